@@ -1,0 +1,2 @@
+//! Rounds of draft, verify and commit over many sequences.
+#![forbid(unsafe_code)]

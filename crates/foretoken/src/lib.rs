@@ -1,0 +1,2 @@
+//! The facade of foretoken: what a user of the library needs, re-exported.
+#![forbid(unsafe_code)]

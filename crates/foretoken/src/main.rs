@@ -1,0 +1,4 @@
+//! The command line `foretoken`.
+#![forbid(unsafe_code)]
+
+fn main() {}

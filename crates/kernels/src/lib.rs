@@ -1,0 +1,21 @@
+//! Arithmetic of a transformer pass over a few rows: packed quantised matrices and their products,
+//! attention over a paged cache, norms, rope, activations, and the thread pool beneath them.
+//!
+//! The rule that everything here obeys: each output element is computed by the same sequence of
+//! floating-point operations whatever the number of rows, the other rows, or the threads.
+//!
+//! Not here: models, files. This is the only crate with `unsafe` arithmetic.
+
+pub mod attention;
+mod compute;
+mod format;
+mod matmul;
+mod matrix;
+mod pool;
+pub mod vector;
+
+pub use compute::{Compute, Isa};
+pub use format::Format;
+pub use matmul::{Product, Scratch, matmul};
+pub use matrix::{Matrix, PackError};
+pub use pool::Pool;

@@ -1,0 +1,32 @@
+//! Why a model could not be loaded.
+
+/// Why a model could not be loaded.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum LoadError {
+    /// The file itself.
+    #[error(transparent)]
+    Gguf(#[from] foretoken_gguf::Error),
+    /// The architecture is not one of those known.
+    #[error("architecture {found:?} is not supported; known: {known}")]
+    Architecture {
+        /// What the file says.
+        found: String,
+        /// Those known, separated by commas.
+        known: String,
+    },
+    /// A tensor is missing, or of another shape or type than the architecture needs.
+    #[error("tensor {name:?}: {problem}")]
+    Tensor {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// The tokenizer cannot be built.
+    #[error("tokenizer: {0}")]
+    Tokenizer(String),
+    /// The chat template cannot be compiled.
+    #[error("chat template: {0}")]
+    ChatTemplate(String),
+}

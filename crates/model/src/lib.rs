@@ -1,0 +1,19 @@
+//! Language models from GGUF files: architectures, weights in kernel layout, tokenizer, chat template,
+//! paged KV cache, and the pass itself. [`CpuModel`] is a [`foretoken_spec::TargetModel`].
+//!
+//! Not here: HTTP, scheduling, drafting.
+#![forbid(unsafe_code)]
+
+pub mod chat;
+mod config;
+mod cpu;
+mod error;
+mod kv;
+pub mod tokenizer;
+mod weights;
+
+pub use chat::{ChatTemplate, Message};
+pub use config::{Architecture, Config};
+pub use cpu::{CpuModel, LoadOptions};
+pub use error::LoadError;
+pub use tokenizer::{Special, Tokenizer};

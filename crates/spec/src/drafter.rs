@@ -1,0 +1,122 @@
+//! What the engine asks of a drafter. A drafter can change speed, never output; an empty tree is fine.
+
+use std::time::Instant;
+
+use crate::{ModelError, NodeId, SamplerSnapshot, SequenceId, Token, TokenTree};
+
+/// Which hidden states of the target a drafter reads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum HiddenNeed {
+    /// None.
+    #[default]
+    None,
+    /// That of the last committed row.
+    LastRow,
+    /// Those of all rows.
+    EveryRow,
+}
+
+/// What a drafter wants to see of the target's passes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Needs {
+    /// Hidden states.
+    pub hidden: HiddenNeed,
+    /// How many of the best logits of each verified row.
+    pub top_logits: usize,
+}
+
+/// How far a draft may go. Data, not a closure: it crosses threads and wires.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Budget {
+    /// Most nodes that the drafter may add.
+    pub max_nodes: usize,
+    /// Greatest depth of a node.
+    pub max_depth: usize,
+    /// Least path probability that is worth one more draft step.
+    pub min_path_probability: f32,
+    /// Least confidence of a single node: a drafter stops before a token below it.
+    pub min_confidence: f32,
+}
+
+/// A request for a draft of one sequence.
+#[derive(Debug)]
+pub struct Request<'a> {
+    /// The target's name for the sequence.
+    pub sequence: SequenceId,
+    /// Prompt and committed tokens. The last is the tree's root: sampled, but not yet evaluated.
+    pub tokens: &'a [Token],
+    /// The target's hidden state of the row from which the last token was sampled, if asked for.
+    pub hidden: Option<&'a [f32]>,
+    /// The target's sampler as it stands before the next token.
+    pub sampler: &'a SamplerSnapshot,
+    /// How far to go.
+    pub budget: Budget,
+    /// No node may be drawn at this absolute position or beyond.
+    pub position_limit: usize,
+    /// When the draft must be there, whatever is in it.
+    pub deadline: Option<Instant>,
+    /// The tree to *extend*: it may already hold another drafter's nodes.
+    pub tree: &'a mut TokenTree,
+}
+
+/// A row that the target has scored.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct VerifiedRow {
+    /// The tree's node; `None` for the root, or for a row of the prompt.
+    pub node: Option<NodeId>,
+    /// The best logits, best first, as many as [`Needs::top_logits`] asked for.
+    pub top_logits: Vec<(Token, f32)>,
+    /// The hidden state, if asked for.
+    pub hidden: Option<Vec<f32>>,
+}
+
+/// What a round made of a sequence, or what a prompt chunk put before it.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Committed {
+    /// Tokens that the sequence gained: accepted draft tokens and the target's own last one; of a prompt
+    /// chunk, its tokens.
+    pub tokens: Vec<Token>,
+    /// The accepted nodes in path order. Empty for a prompt chunk.
+    pub accepted: Vec<NodeId>,
+    /// All rows of the pass that were verified, rejected ones too. Empty unless [`Needs`] asks for them.
+    pub rows: Vec<VerifiedRow>,
+}
+
+/// Why a drafter gave up. The engine goes on without drafts and says so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum DraftError {
+    /// The draft model's pass failed.
+    #[error("the draft model: {0}")]
+    Model(#[from] ModelError),
+    /// Something of the drafter's own.
+    #[error("{0}")]
+    Other(String),
+}
+
+/// A source of drafts. It may keep state per sequence, in any thread; calls for one sequence come in the
+/// order `begin`, then rounds of `draft`, `submitted`, `observe`, then `end`.
+pub trait Drafter: Send {
+    /// A short name for statistics: `model`, `lookup`.
+    fn name(&self) -> &str;
+
+    /// What the engine should show this drafter.
+    fn needs(&self) -> Needs {
+        Needs::default()
+    }
+
+    /// A sequence starts with this prompt.
+    fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError>;
+
+    /// Extends the tree of each request; one draft pass serves them all.
+    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError>;
+
+    /// This tree is being verified now; an asynchronous drafter goes on from it.
+    fn submitted(&mut self, _sequence: SequenceId, _tree: &TokenTree) {}
+
+    /// The round's outcome; also called for prompt chunks.
+    fn observe(&mut self, _sequence: SequenceId, _committed: &Committed) {}
+
+    /// The sequence is over.
+    fn end(&mut self, sequence: SequenceId);
+}

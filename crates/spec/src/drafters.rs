@@ -1,0 +1,1 @@
+//! The drafters that need nothing but this crate.

@@ -1,0 +1,31 @@
+//! The subject of foretoken, without a model: what passes between a drafter, a target model and the
+//! verifier, and the rules by which a draft is kept.
+//!
+//! One round of speculative decoding runs in this order, and the modules follow it:
+//!
+//! - [`drafter`]: a [`Drafter`] *extends* the [`TokenTree`] ([`tree`]) of each sequence;
+//! - [`target`]: a [`TargetModel`] scores every row of every tree in one [`Batch`];
+//! - [`sampler`]: the [`Sampler`] says what the target itself would have said at a row;
+//! - [`verify`]: the walk down the tree that keeps exactly that.
+//!
+//! Not here: how a model computes, files, threads, text. Logits and hidden states are plain `&[f32]`.
+#![forbid(unsafe_code)]
+
+pub mod drafter;
+pub mod drafters;
+pub mod noise;
+pub mod sampler;
+pub mod target;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
+pub mod tree;
+pub mod verify;
+
+pub use drafter::{Budget, Committed, DraftError, Drafter, HiddenNeed, Needs, Request, VerifiedRow};
+pub use sampler::{Flow, NonFiniteLogit, Proposal, Sampler, SamplerParams, SamplerSnapshot};
+pub use target::{
+    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Row, RowId, Scores, SequenceId,
+    TargetModel, Token,
+};
+pub use tree::{Node, NodeId, Source, TokenTree};
+pub use verify::{Verdict, verify};

@@ -1,0 +1,1 @@
+//! Gumbel noise as a function of (key, position, token id) alone.

@@ -1,0 +1,116 @@
+//! The token tree: what one round proposes for one sequence. A chain is a tree of width one.
+
+use crate::Token;
+
+/// The index of a node within its [`TokenTree`].
+pub type NodeId = u32;
+
+/// Which kind of drafter proposed a node. Statistics are kept by source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum Source {
+    /// A separate draft model.
+    Model,
+    /// A repetition of what stands in the sequence itself.
+    Lookup,
+    /// Something a test or a measurement made up.
+    Scripted,
+}
+
+/// One proposed token.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Node {
+    /// The token.
+    pub token: Token,
+    /// The node that it follows; `None` if it follows the last committed token.
+    pub parent: Option<NodeId>,
+    /// The drafter's estimate, in 0…1, that the token is accepted given that its parent was.
+    pub confidence: f32,
+    /// Who proposed it.
+    pub source: Source,
+    /// 0 for the drafter's first choice at this place, 1 for its second, …
+    pub rank: u16,
+}
+
+/// Proposed continuations of a sequence's last committed token, which is the root and no node itself.
+/// Nodes stand after their parents; siblings hold distinct tokens.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct TokenTree {
+    nodes: Vec<Node>,
+}
+
+impl TokenTree {
+    /// Removes all nodes; keeps the memory.
+    pub fn clear(&mut self) {
+        self.nodes.clear();
+    }
+
+    /// Appends a node, or returns the sibling that already holds its token, so that two drafters may
+    /// propose the same continuation.
+    ///
+    /// # Panics
+    /// If the parent is not in the tree.
+    pub fn push(&mut self, node: Node) -> NodeId {
+        if let Some(parent) = node.parent {
+            assert!((parent as usize) < self.nodes.len(), "a node's parent stands before it");
+        }
+        if let Some(existing) = self.child(node.parent, node.token) {
+            return existing;
+        }
+        self.nodes.push(node);
+        (self.nodes.len() - 1) as NodeId
+    }
+
+    /// The node after `parent` that holds `token`.
+    pub fn child(&self, parent: Option<NodeId>, token: Token) -> Option<NodeId> {
+        let first = parent.map_or(0, |p| p as usize + 1);
+        let at = self.nodes[first..].iter().position(|n| n.parent == parent && n.token == token)?;
+        Some((first + at) as NodeId)
+    }
+
+    /// The nodes, parents before children.
+    pub fn nodes(&self) -> &[Node] {
+        &self.nodes
+    }
+
+    /// The number of nodes.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether nothing is proposed.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// The depth of a node: 1 for one that follows the root.
+    pub fn depth(&self, node: NodeId) -> usize {
+        std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent).count()
+    }
+
+    /// The product of the confidences on the way to a node: the estimate that it is accepted.
+    pub fn path_probability(&self, node: NodeId) -> f32 {
+        std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent)
+            .map(|n| self.nodes[n as usize].confidence)
+            .product()
+    }
+
+    /// Keeps the nodes for which `keep` holds and whose ancestors are all kept; the order stays.
+    pub fn retain(&mut self, mut keep: impl FnMut(NodeId, &Node) -> bool) {
+        let mut moved: Vec<Option<NodeId>> = Vec::with_capacity(self.nodes.len());
+        let mut kept = 0;
+        for at in 0..self.nodes.len() {
+            let mut node = self.nodes[at];
+            let parent = node.parent.map(|p| moved[p as usize]);
+            if parent == Some(None) || !keep(at as NodeId, &node) {
+                moved.push(None);
+                continue;
+            }
+            node.parent = parent.flatten();
+            self.nodes[kept] = node;
+            moved.push(Some(kept as NodeId));
+            kept += 1;
+        }
+        self.nodes.truncate(kept);
+    }
+}

@@ -1,0 +1,4 @@
+//! Developer and newcomer commands of foretoken.
+#![forbid(unsafe_code)]
+
+fn main() {}

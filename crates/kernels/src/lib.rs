@@ -14,7 +14,7 @@ mod matrix;
 mod pool;
 pub mod vector;
 
-pub use compute::{Compute, Isa};
+pub use compute::{Avx2, Compute, Isa};
 pub use format::Format;
 pub use matmul::{Product, Scratch, matmul};
 pub use matrix::{Matrix, PackError};

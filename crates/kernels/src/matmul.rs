@@ -16,6 +16,12 @@ pub struct Product<'a> {
 
 /// Multiplies `x`, `[rows][cols]`, with every product's matrix (all of the same `cols`) in one parallel
 /// region: `out[r][i] = Σ_k w[i][k] · x[r][k]`.
-pub fn matmul(_compute: &Compute, _scratch: &mut Scratch, _x: &[f32], _rows: usize, _products: &mut [Product<'_>]) {
+pub fn matmul(
+    _compute: &Compute,
+    _scratch: &mut Scratch,
+    _x: &[f32],
+    _rows: usize,
+    _products: &mut [Product<'_>],
+) {
     todo!()
 }

@@ -38,7 +38,13 @@ pub struct Matrix {}
 
 impl Matrix {
     /// Packs row-major blocks as they stand in a GGUF file.
-    pub fn pack(_compute: &Compute, _format: Format, _rows: usize, _cols: usize, _bytes: &[u8]) -> Result<Self, PackError> {
+    pub fn pack(
+        _compute: &Compute,
+        _format: Format,
+        _rows: usize,
+        _cols: usize,
+        _bytes: &[u8],
+    ) -> Result<Self, PackError> {
         todo!()
     }
     /// Outputs.

@@ -38,13 +38,6 @@ pub struct RowPath<'a> {
 
 /// `out[r] = softmax(q[r]·Kᵀ·scale)·V` per head; `q` and `out` are `[rows][heads][head_dim]`. Consecutive
 /// rows with the same prefix slice read it once.
-pub fn attention(
-    _compute: &Compute,
-    _shape: AttentionShape,
-    _kv: KvPages<'_>,
-    _q: &[f32],
-    _rows: &[RowPath<'_>],
-    _out: &mut [f32],
-) {
+pub fn attention(_compute: &Compute, _shape: AttentionShape, _kv: KvPages<'_>, _q: &[f32], _rows: &[RowPath<'_>], _out: &mut [f32]) {
     todo!()
 }

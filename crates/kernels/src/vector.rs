@@ -34,13 +34,7 @@ pub struct RopeTable {}
 impl RopeTable {
     /// For positions below `positions` and heads whose first `dims` elements are rotated. `factors`, of
     /// length dims/2, divide the frequencies (Llama 3); `scale` divides the position (linear scaling).
-    pub fn new(
-        _dims: usize,
-        _freq_base: f64,
-        _factors: Option<&[f32]>,
-        _scale: f64,
-        _positions: usize,
-    ) -> Self {
+    pub fn new(_dims: usize, _freq_base: f64, _factors: Option<&[f32]>, _scale: f64, _positions: usize) -> Self {
         todo!()
     }
     /// Rotates `x`, `[heads][head_dim]`, in place.

@@ -1,5 +1,5 @@
 //! Why a file was refused.
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 /// Why a GGUF file was refused or could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -23,6 +23,14 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+    /// A [`Writer`](crate::Writer) was given something that a file cannot hold.
+    #[error("{field}: {problem}")]
+    Unwritable {
+        /// The key or tensor.
+        field: String,
+        /// What is wrong with it.
+        problem: String,
+    },
     /// A metadata key that the caller requires is missing or of another type.
     #[error("{}: metadata {key}: {problem}", path.display())]
     Metadata {
@@ -33,4 +41,13 @@ pub enum Error {
         /// What is wrong with it.
         problem: String,
     },
+}
+
+impl Error {
+    pub(crate) fn io(path: &Path, source: std::io::Error) -> Self {
+        Error::Io {
+            path: path.to_owned(),
+            source,
+        }
+    }
 }

@@ -59,3 +59,94 @@ pub enum Array {
     /// `string`
     String(Vec<Vec<u8>>),
 }
+
+impl Value {
+    /// The format's name of the type: `uint32`, `array`.
+    pub fn type_name(&self) -> &'static str {
+        match self {
+            Value::U8(_) => "uint8",
+            Value::I8(_) => "int8",
+            Value::U16(_) => "uint16",
+            Value::I16(_) => "int16",
+            Value::U32(_) => "uint32",
+            Value::I32(_) => "int32",
+            Value::U64(_) => "uint64",
+            Value::I64(_) => "int64",
+            Value::F32(_) => "float32",
+            Value::F64(_) => "float64",
+            Value::Bool(_) => "bool",
+            Value::String(_) => "string",
+            Value::Array(_) => "array",
+        }
+    }
+
+    /// Any integer type, widened; `None` for other types.
+    pub fn as_integer(&self) -> Option<i128> {
+        Some(match *self {
+            Value::U8(v) => v.into(),
+            Value::I8(v) => v.into(),
+            Value::U16(v) => v.into(),
+            Value::I16(v) => v.into(),
+            Value::U32(v) => v.into(),
+            Value::I32(v) => v.into(),
+            Value::U64(v) => v.into(),
+            Value::I64(v) => v.into(),
+            _ => return None,
+        })
+    }
+}
+
+impl Array {
+    /// The number of elements.
+    pub fn len(&self) -> usize {
+        match self {
+            Array::U8(v) => v.len(),
+            Array::I8(v) => v.len(),
+            Array::U16(v) => v.len(),
+            Array::I16(v) => v.len(),
+            Array::U32(v) => v.len(),
+            Array::I32(v) => v.len(),
+            Array::U64(v) => v.len(),
+            Array::I64(v) => v.len(),
+            Array::F32(v) => v.len(),
+            Array::F64(v) => v.len(),
+            Array::Bool(v) => v.len(),
+            Array::String(v) => v.len(),
+        }
+    }
+
+    /// Whether it has no elements.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+impl From<u32> for Value {
+    fn from(value: u32) -> Self {
+        Value::U32(value)
+    }
+}
+
+impl From<f32> for Value {
+    fn from(value: f32) -> Self {
+        Value::F32(value)
+    }
+}
+
+impl From<bool> for Value {
+    fn from(value: bool) -> Self {
+        Value::Bool(value)
+    }
+}
+
+impl From<&str> for Value {
+    fn from(value: &str) -> Self {
+        Value::String(value.into())
+    }
+}
+
+impl From<Array> for Value {
+    fn from(value: Array) -> Self {
+        Value::Array(value)
+    }
+}

@@ -1,2 +1,31 @@
-//! Rounds of draft, verify and commit over many sequences.
+//! Rounds of draft, verify and commit over many sequences at once.
+//!
+//! [`Engine::add`] takes a [`GenerationRequest`]; each [`Engine::step`] is one round for all active sequences
+//! and returns what happened as [`Event`]s. For the same request the tokens are the same whatever the
+//! drafter, the draft's length, the other sequences and the way that the prompt was cut into chunks.
+//!
+//! - [`engine`](Engine): requests come and go;
+//! - `round`: memory, drafts, one target pass, verification, commit;
+//! - [`policy`](DraftPolicy): how long drafts may be;
+//! - [`text`](TokenBytes): streamed text without broken characters or stop strings;
+//! - [`stats`](Stats): what it cost.
+//!
+//! Not here: tokenizers, HTTP, how a model computes.
 #![forbid(unsafe_code)]
+
+mod engine;
+mod policy;
+mod request;
+mod round;
+mod sequence;
+mod stats;
+mod text;
+
+pub use engine::{Engine, EngineOptions};
+pub use policy::DraftPolicy;
+pub use request::{
+    Event, FinishReason, GenerationRequest, MAX_STOP_BYTES, MAX_STOPS, OutputToken, Progress, RequestError,
+    RequestId, SequenceError,
+};
+pub use stats::{Meter, PassTimes, Passes, Speculation, Stats, TargetTimes, Timed};
+pub use text::{Fragment, TokenBytes};

@@ -1,0 +1,191 @@
+//! The engine: what it holds, how requests come and go.
+//!
+//! Not here: what happens in a round ([`crate::round`]).
+
+use std::time::Instant;
+
+use foretoken_spec::{Batch, DraftError, Drafter, HiddenNeed, Sampler, Scores, TargetModel};
+
+use crate::sequence::{Output, Sequence, Turn};
+use crate::{
+    DraftPolicy, Event, FinishReason, GenerationRequest, RequestError, RequestId, SequenceError, Stats,
+    TokenBytes,
+};
+
+/// How an engine works. None of this changes a token, but for `force_accept`.
+#[derive(Clone, Debug)]
+pub struct EngineOptions {
+    /// How long drafts may be.
+    pub policy: DraftPolicy,
+    /// Rows of a pass that may be pending tokens of prompts.
+    pub prompt_rows: usize,
+    /// Accept each draft token with this probability instead of comparing it: a measurement of the
+    /// machinery apart from the models. The text is then not the model's, and statistics say so.
+    pub force_accept: Option<f32>,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            policy: DraftPolicy::default(),
+            prompt_rows: 256,
+            force_accept: None,
+        }
+    }
+}
+
+/// A target model, perhaps a drafter, and the sequences that they work on.
+pub struct Engine<M> {
+    pub(crate) model: M,
+    pub(crate) text: Box<dyn TokenBytes + Send>,
+    pub(crate) drafter: Option<Box<dyn Drafter>>,
+    pub(crate) options: EngineOptions,
+    /// In order of arrival: the order in which they get memory.
+    pub(crate) active: Vec<Sequence>,
+    /// What happened outside a round.
+    pub(crate) pending_events: Vec<Event>,
+    next_id: u64,
+    pub(crate) batch: Batch,
+    pub(crate) scores: Scores,
+}
+
+impl<M: TargetModel> Engine<M> {
+    /// An engine without sequences. `text` gives the bytes of the model's tokens.
+    pub fn new(
+        model: M,
+        text: impl TokenBytes + Send + 'static,
+        drafter: Option<Box<dyn Drafter>>,
+        options: EngineOptions,
+    ) -> Self {
+        Self {
+            model,
+            text: Box::new(text),
+            drafter,
+            options,
+            active: Vec::new(),
+            pending_events: Vec::new(),
+            next_id: 0,
+            batch: Batch::default(),
+            scores: Scores::default(),
+        }
+    }
+
+    /// The model.
+    pub fn model(&self) -> &M {
+        &self.model
+    }
+
+    /// Whether there is nothing to do.
+    pub fn is_idle(&self) -> bool {
+        self.active.is_empty()
+    }
+
+    /// Replaces drafter and options, for a comparison on the same model.
+    ///
+    /// # Panics
+    /// If sequences are active.
+    pub fn set_drafter(&mut self, drafter: Option<Box<dyn Drafter>>, options: EngineOptions) {
+        assert!(self.is_idle(), "sequences are tied to their drafter");
+        self.drafter = drafter;
+        self.options = options;
+    }
+
+    /// Takes a request; its sequence takes part from the next round on.
+    pub fn add(&mut self, request: GenerationRequest) -> Result<RequestId, RequestError> {
+        let info = self.model.info();
+        request.check(info)?;
+        let room = info.context_length - request.prompt.len();
+        let (limit, limit_reason) = match request.max_tokens {
+            Some(max) if max <= room => (max, FinishReason::Length),
+            _ => (room, FinishReason::Context),
+        };
+        let id = RequestId(self.next_id);
+        self.next_id += 1;
+        let handle = self.model.open();
+        let mut stats = Stats {
+            prompt_tokens: request.prompt.len(),
+            ..Stats::default()
+        };
+        let mut drafting = false;
+        if let Some(drafter) = &mut self.drafter {
+            stats.speculation.drafter = Some(drafter.name().to_string());
+            stats.speculation.forced = self.options.force_accept;
+            let hidden = drafter.needs().hidden == HiddenNeed::None || self.model.info().capabilities.hidden;
+            let begun = match hidden {
+                true => drafter.begin(handle, &request.prompt),
+                false => Err(DraftError::Other(
+                    "the target model gives no hidden states".into(),
+                )),
+            };
+            match begun {
+                Ok(()) => drafting = true,
+                Err(error) => {
+                    let reason = error.to_string();
+                    stats.speculation.off_reason = Some(reason.clone());
+                    self.pending_events.push(Event::DraftingOff { id, reason });
+                }
+            }
+        }
+        self.active.push(Sequence {
+            id,
+            handle,
+            sampler: Sampler::new(request.sampler, request.key, &request.prompt),
+            output: Output::new(&request.stops, limit, limit_reason),
+            tokens: request.prompt,
+            cancel: request.cancel,
+            stats,
+            started: Instant::now(),
+            decoding_since: None,
+            drafting,
+            observed: 0,
+            parked: false,
+            hidden: Vec::new(),
+            turn: Turn::default(),
+        });
+        Ok(id)
+    }
+
+    /// Ends a request at the next round. One that is over already is left alone.
+    pub fn cancel(&mut self, id: RequestId) {
+        if let Some(sequence) = self.active.iter().find(|s| s.id == id) {
+            sequence.cancel.cancel();
+        }
+    }
+
+    pub(crate) fn end_cancelled(&mut self, events: &mut Vec<Event>) {
+        self.end_where(events, |s| {
+            s.cancel.is_cancelled().then_some(Ok(FinishReason::Cancelled))
+        });
+    }
+
+    /// Ends the sequences for which `outcome` gives one, and forgets them.
+    pub(crate) fn end_where(
+        &mut self,
+        events: &mut Vec<Event>,
+        outcome: impl Fn(&Sequence) -> Option<Result<FinishReason, SequenceError>>,
+    ) {
+        let before = self.active.len();
+        let mut at = 0;
+        while at < self.active.len() {
+            let Some(outcome) = outcome(&self.active[at]) else {
+                at += 1;
+                continue;
+            };
+            let mut sequence = self.active.remove(at);
+            sequence.output.close();
+            sequence.emit(events);
+            if let Some(drafter) = self.drafter.as_mut().filter(|_| sequence.drafting) {
+                drafter.end(sequence.handle);
+            }
+            self.model.release(sequence.handle);
+            events.push(Event::Finished {
+                id: sequence.id,
+                outcome,
+                stats: Box::new(sequence.stats),
+            });
+        }
+        if self.active.len() < before {
+            self.active.iter_mut().for_each(|s| s.parked = false);
+        }
+    }
+}

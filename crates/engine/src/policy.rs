@@ -1,0 +1,76 @@
+//! How much to draft: the one place that decides it.
+//!
+//! Not here: costs and observed acceptance. A controller that knows them replaces [`DraftPolicy::budget`]'s
+//! decision, round by round.
+
+use foretoken_spec::{Budget, ModelInfo, TokenTree};
+
+/// Fixed settings for the length of drafts.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct DraftPolicy {
+    /// Most draft tokens of a round.
+    pub max: usize,
+    /// Drafts of fewer tokens than this are dropped.
+    pub min: usize,
+    /// Exactly so many draft tokens, as far as limits allow: the other settings then do not count.
+    pub fixed: Option<usize>,
+    /// A draft ends before a token of less confidence than this.
+    pub p_min: f32,
+}
+
+impl Default for DraftPolicy {
+    fn default() -> Self {
+        Self {
+            max: 8,
+            min: 0,
+            fixed: None,
+            p_min: 0.0,
+        }
+    }
+}
+
+impl DraftPolicy {
+    /// What the next draft of a sequence may be, where `room` tokens may precede the last one that the
+    /// sequence can hold.
+    pub fn budget(&self, room: usize) -> Budget {
+        let (most, min_confidence) = match self.fixed {
+            Some(exactly) => (exactly, 0.0),
+            None => (self.max, self.p_min),
+        };
+        let most = most.min(room);
+        Budget {
+            max_nodes: most,
+            max_depth: most,
+            min_path_probability: 0.0,
+            min_confidence,
+        }
+    }
+
+    /// Whether a draft of this depth is worth verifying.
+    pub fn keeps(&self, depth: usize) -> bool {
+        self.fixed.is_some() || depth >= self.min
+    }
+}
+
+/// Cuts a tree down to what was asked for, whatever the drafter made of it, and returns its depth.
+pub(crate) fn fit(tree: &mut TokenTree, budget: &Budget, info: &ModelInfo) -> usize {
+    let mut depths: Vec<usize> = Vec::with_capacity(tree.len());
+    for node in tree.nodes() {
+        depths.push(node.parent.map_or(1, |parent| depths[parent as usize] + 1));
+    }
+    let (mut kept, mut deepest, mut tip) = (0, 0, None);
+    tree.retain(|id, node| {
+        let depth = depths[id as usize];
+        let fits = kept < budget.max_nodes
+            && depth <= budget.max_depth
+            && (node.token as usize) < info.vocab_size
+            && (info.capabilities.trees || node.parent == tip);
+        if fits {
+            kept += 1;
+            deepest = deepest.max(depth);
+            tip = Some(id);
+        }
+        fits
+    });
+    deepest
+}

@@ -1,0 +1,394 @@
+//! The round: who takes part, drafts, one pass, verification, commit.
+//!
+//! A sequence's tokens that the model does not hold yet are *pending*. All of a prompt, the one token that
+//! the last round drew, and everything of a sequence whose memory was taken are pending alike; a round
+//! evaluates a chunk of them, and draws where the chunk reaches the last one.
+
+use std::time::{Duration, Instant};
+
+use foretoken_spec::{
+    Cancel, Committed, HiddenNeed, ModelError, Needs, NodeId, Output as Wanted, Request, Row, RowId,
+    SamplerSnapshot, TargetModel, Token, VerifiedRow, verify,
+};
+
+use crate::sequence::{Sequence, Turn};
+use crate::{Engine, Event, SequenceError};
+
+impl<M: TargetModel> Engine<M> {
+    /// One round for all active sequences.
+    pub fn step(&mut self) -> Vec<Event> {
+        let mut events = std::mem::take(&mut self.pending_events);
+        self.end_cancelled(&mut events);
+        self.plan(&mut events);
+        self.draft(&mut events);
+        self.build_batch();
+        if !self.batch.is_empty() {
+            self.pass(&mut events);
+        }
+        events
+    }
+
+    /// Decides what each sequence evaluates, and secures the memory for it, oldest first. Where it does not
+    /// suffice the youngest wait: an older sequence takes their pages, and they start over when another ends.
+    fn plan(&mut self, events: &mut Vec<Event>) {
+        let mut prompt_rows = self.options.prompt_rows.max(1);
+        let mut failed = Vec::new();
+        for at in 0..self.active.len() {
+            let sequence = &mut self.active[at];
+            let tree = std::mem::take(&mut sequence.turn.tree);
+            sequence.turn = Turn {
+                tree,
+                ..Turn::default()
+            };
+            sequence.turn.tree.clear();
+            if sequence.parked {
+                continue;
+            }
+            let pending = sequence.tokens.len() - self.model.len(sequence.handle);
+            let chunk = if pending == 1 { 1 } else { pending.min(prompt_rows) };
+            let decodes = pending == 1 && sequence.is_decoding();
+            let mut budget = (decodes && sequence.drafting)
+                .then(|| self.options.policy.budget(sequence.output.remaining() - 1))
+                .filter(|budget| budget.max_nodes > 0);
+            while chunk > 0 {
+                let sequence = &self.active[at];
+                let rows = chunk + budget.map_or(0, |b| b.max_nodes);
+                let Err(error) = self.model.reserve(sequence.handle, rows) else {
+                    if !decodes {
+                        prompt_rows -= chunk.min(prompt_rows);
+                    }
+                    let turn = &mut self.active[at].turn;
+                    (turn.chunk, turn.draws, turn.budget) = (chunk, chunk == pending, budget);
+                    break;
+                };
+                if budget.take().is_some() {
+                    continue;
+                }
+                let holds = |s: &Sequence| self.model.len(s.handle) > 0;
+                if let Some(younger) = (at + 1..self.active.len())
+                    .rev()
+                    .find(|&i| holds(&self.active[i]))
+                {
+                    self.model.truncate(self.active[younger].handle, 0);
+                    self.active[younger].parked = true;
+                } else if self.active[..at].iter().any(holds) {
+                    self.active[at].parked = true;
+                    break;
+                } else {
+                    failed.push((self.active[at].id, error));
+                    break;
+                }
+            }
+        }
+        self.end_where(events, |s| {
+            failed
+                .iter()
+                .find(|(id, _)| *id == s.id)
+                .map(|(_, error)| Err((*error).into()))
+        });
+    }
+
+    /// Asks for the drafts of all sequences in one call.
+    fn draft(&mut self, events: &mut Vec<Event>) {
+        let Some(drafter) = &mut self.drafter else { return };
+        let snapshots: Vec<SamplerSnapshot> = self
+            .active
+            .iter()
+            .filter(|s| s.turn.budget.is_some())
+            .map(|s| s.sampler.snapshot())
+            .collect();
+        if snapshots.is_empty() {
+            return;
+        }
+        let drafted = self.active.iter_mut().filter(|s| s.turn.budget.is_some());
+        let mut requests: Vec<Request<'_>> = drafted
+            .zip(&snapshots)
+            .map(|(s, snapshot)| Request {
+                sequence: s.handle,
+                position_limit: s.tokens.len() + s.output.remaining() - 1,
+                tokens: &s.tokens,
+                hidden: (!s.hidden.is_empty()).then_some(&s.hidden[..]),
+                sampler: snapshot,
+                budget: s.turn.budget.expect("filtered"),
+                deadline: None,
+                tree: &mut s.turn.tree,
+            })
+            .collect();
+        let start = Instant::now();
+        let outcome = drafter.draft(&mut requests);
+        let time = start.elapsed();
+        let info = self.model.info();
+        for sequence in self.active.iter_mut().filter(|s| s.turn.budget.is_some()) {
+            let speculation = &mut sequence.stats.speculation;
+            speculation.draft += time;
+            let turn = &mut sequence.turn;
+            if let Err(error) = &outcome {
+                let reason = error.to_string();
+                turn.tree.clear();
+                sequence.drafting = false;
+                speculation.off_reason = Some(reason.clone());
+                drafter.end(sequence.handle);
+                events.push(Event::DraftingOff {
+                    id: sequence.id,
+                    reason,
+                });
+                continue;
+            }
+            speculation.proposed += turn.tree.len();
+            let depth = crate::policy::fit(&mut turn.tree, &turn.budget.expect("filtered"), info);
+            if !self.options.policy.keeps(depth) {
+                turn.tree.clear();
+            }
+            drafter.submitted(sequence.handle, &turn.tree);
+        }
+    }
+
+    fn build_batch(&mut self) {
+        self.batch.clear();
+        let needs = self.needs();
+        for sequence in self.active.iter_mut().filter(|s| s.turn.chunk > 0) {
+            let asks = sequence.drafting && needs.hidden != HiddenNeed::None;
+            let scored = if asks { Wanted::Both } else { Wanted::Logits };
+            let filled = if sequence.drafting && needs.hidden == HiddenNeed::EveryRow {
+                Wanted::Hidden
+            } else {
+                Wanted::None
+            };
+            let turn = &mut sequence.turn;
+            turn.first_row = self.batch.len() as RowId;
+            let start = self.model.len(sequence.handle);
+            let mut parent = None;
+            for at in 0..turn.chunk {
+                let output = if turn.draws && at + 1 == turn.chunk {
+                    scored
+                } else {
+                    filled
+                };
+                let row = Row {
+                    sequence: sequence.handle,
+                    token: sequence.tokens[start + at],
+                    parent,
+                    output,
+                };
+                parent = Some(self.batch.push(row));
+            }
+            for node in turn.tree.nodes() {
+                let parent = Some(turn.row(node.parent));
+                self.batch.push(Row {
+                    sequence: sequence.handle,
+                    token: node.token,
+                    parent,
+                    output: scored,
+                });
+            }
+        }
+    }
+
+    /// Scores the batch and gives each sequence what it gained.
+    fn pass(&mut self, events: &mut Vec<Event>) {
+        let mut taking_part = self.active.iter().filter(|s| s.turn.chunk > 0);
+        // A pass for one sequence stops when that one is cancelled; a shared one serves the others.
+        let cancel = match (taking_part.next(), taking_part.next()) {
+            (Some(only), None) => only.cancel.clone(),
+            _ => Cancel::default(),
+        };
+        let start = Instant::now();
+        let outcome = self.model.forward(&self.batch, &mut self.scores, &cancel);
+        let time = start.elapsed();
+        match outcome {
+            Ok(()) => {}
+            Err(ModelError::Cancelled) => return self.end_cancelled(events),
+            Err(error) => {
+                return self.end_where(events, |s| (s.turn.chunk > 0).then(|| Err(error.clone().into())));
+            }
+        }
+        self.end_cancelled(events);
+        let mut failed = Vec::new();
+        for at in 0..self.active.len() {
+            if self.active[at].turn.chunk == 0 {
+                continue;
+            }
+            self.count_pass(at, time);
+            self.observe_chunk(at);
+            if !self.active[at].turn.draws {
+                let sequence = &self.active[at];
+                let rows: Vec<RowId> = (sequence.turn.first_row..=sequence.turn.root()).collect();
+                self.model.commit(sequence.handle, &rows);
+                continue;
+            }
+            if let Err(error) = self.verify(at) {
+                failed.push((self.active[at].id, error));
+            }
+            let sequence = &mut self.active[at];
+            if sequence.output.finish.is_none() {
+                sequence.emit(events);
+            }
+        }
+        self.end_where(events, |s| match failed.iter().find(|(id, _)| *id == s.id) {
+            Some((_, error)) => Some(Err(error.clone())),
+            None => s.output.finish.map(Ok),
+        });
+    }
+
+    /// Adds the pass to the sequence's times.
+    fn count_pass(&mut self, at: usize, time: Duration) {
+        let sequence = &mut self.active[at];
+        let (turn, stats) = (&sequence.turn, &mut sequence.stats);
+        if sequence.decoding_since.is_none() {
+            stats.target.prompt += time;
+            return;
+        }
+        stats.target.eval += time;
+        stats.target.eval_passes += 1;
+        if self.batch.len() == 1 {
+            stats.target.single_row.add(time);
+        }
+        if !turn.tree.is_empty() {
+            stats.speculation.verify += time;
+        }
+    }
+
+    /// Tells the drafter of prompt tokens that it did not hear of before.
+    fn observe_chunk(&mut self, at: usize) {
+        let sequence = &mut self.active[at];
+        let start = self.model.len(sequence.handle);
+        let end = (start + sequence.turn.chunk).min(sequence.stats.prompt_tokens);
+        let new = sequence.observed.max(start)..end;
+        let Some(drafter) = self
+            .drafter
+            .as_mut()
+            .filter(|_| sequence.drafting && !new.is_empty())
+        else {
+            return;
+        };
+        sequence.observed = end;
+        let rows = match drafter.needs().hidden {
+            HiddenNeed::EveryRow => new
+                .clone()
+                .map(|position| {
+                    let row = sequence.turn.first_row + (position - start) as RowId;
+                    VerifiedRow {
+                        hidden: self.scores.hidden(row).map(<[f32]>::to_vec),
+                        ..VerifiedRow::default()
+                    }
+                })
+                .collect(),
+            _ => Vec::new(),
+        };
+        let tokens = sequence.tokens[new].to_vec();
+        drafter.observe(
+            sequence.handle,
+            &Committed {
+                tokens,
+                rows,
+                ..Committed::default()
+            },
+        );
+    }
+
+    /// Walks one sequence's tree, commits what it gained and tells the drafter.
+    fn verify(&mut self, at: usize) -> Result<(), SequenceError> {
+        let needs = self.needs();
+        let sequence = &mut self.active[at];
+        let (started, drafting) = (sequence.started, sequence.drafting);
+        let Sequence {
+            handle,
+            tokens,
+            sampler,
+            output,
+            turn,
+            stats,
+            hidden,
+            decoding_since,
+            ..
+        } = sequence;
+        let (info, scores, text) = (self.model.info(), &self.scores, &self.text);
+        let logits = |node| {
+            scores
+                .logits(turn.row(node))
+                .expect("rows that are drawn from ask for logits")
+        };
+        let mut place = None;
+        let start = Instant::now();
+        let outcome = verify(&turn.tree, sampler, logits, |token| {
+            place = turn.tree.child(place, token);
+            let source = place.map(|node| turn.tree.nodes()[node as usize].source);
+            output.push(token, source, info.is_end_of_generation(token), text.bytes(token))
+        });
+        stats.target.sample += start.elapsed();
+        tokens.extend(output.progress.tokens.iter().map(|t| t.token));
+        stats.generated = output.count();
+        let verdict = outcome?;
+
+        match *decoding_since {
+            Some(since) => {
+                stats.decode = since.elapsed();
+                stats
+                    .speculation
+                    .count_round(&turn.tree, &verdict, output.progress.tokens.len());
+            }
+            None => {
+                stats.prompt = started.elapsed();
+                *decoding_since = Some(Instant::now());
+            }
+        }
+        if output.finish.is_none() {
+            let nodes = (0..).zip(turn.tree.nodes());
+            let rejected = nodes.filter(|(id, _)| !verdict.accepted.contains(id));
+            output.progress.rejected = rejected.map(|(_, node)| node.token).collect();
+        }
+
+        // The rows that plain decoding would have evaluated: all but that of the last token drawn.
+        let path = &verdict.accepted[..verdict.tokens.len() - 1];
+        let mut kept: Vec<RowId> = (turn.first_row..=turn.root()).collect();
+        kept.extend(path.iter().map(|&node| turn.row(Some(node))));
+        self.model.commit(*handle, &kept);
+
+        let Some(drafter) = self.drafter.as_mut().filter(|_| drafting) else {
+            return Ok(());
+        };
+        if needs.hidden != HiddenNeed::None {
+            hidden.clear();
+            hidden.extend_from_slice(scores.hidden(turn.row(path.last().copied())).unwrap_or_default());
+        }
+        let asks_for_rows = needs.top_logits > 0 || needs.hidden == HiddenNeed::EveryRow;
+        let nodes = std::iter::once(None).chain((0..turn.tree.len() as NodeId).map(Some));
+        let rows = nodes.filter(|_| asks_for_rows).map(|node| {
+            let row = turn.row(node);
+            let state = scores
+                .hidden(row)
+                .filter(|_| needs.hidden == HiddenNeed::EveryRow);
+            VerifiedRow {
+                node,
+                top_logits: top(logits(node), needs.top_logits),
+                hidden: state.map(<[f32]>::to_vec),
+            }
+        });
+        let rows = rows.collect();
+        drafter.observe(
+            *handle,
+            &Committed {
+                tokens: verdict.tokens,
+                accepted: verdict.accepted,
+                rows,
+            },
+        );
+        Ok(())
+    }
+
+    fn needs(&self) -> Needs {
+        self.drafter.as_ref().map_or_else(Needs::default, |d| d.needs())
+    }
+}
+
+/// The `count` best logits, best first; the lower id first where they are equal.
+fn top(logits: &[f32], count: usize) -> Vec<(Token, f32)> {
+    let mut all: Vec<(Token, f32)> = (0..).zip(logits.iter().copied()).collect();
+    let order = |a: &(Token, f32), b: &(Token, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
+    if count < all.len() {
+        all.select_nth_unstable_by(count, order);
+        all.truncate(count);
+    }
+    all.sort_unstable_by(order);
+    all
+}

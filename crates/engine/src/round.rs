@@ -7,12 +7,22 @@
 use std::time::{Duration, Instant};
 
 use foretoken_spec::{
-    Cancel, Committed, HiddenNeed, ModelError, Needs, NodeId, Output as Wanted, Request, Row, RowId,
-    SamplerSnapshot, TargetModel, Token, VerifiedRow, verify,
+    Cancel, Committed, HiddenNeed, ModelError, Needs, NodeId, OutOfPages, Output as Wanted, Request, Row,
+    RowId, SamplerSnapshot, TargetModel, Token, VerifiedRow, verify,
 };
 
-use crate::sequence::{Sequence, Turn};
+use crate::sequence::Sequence;
 use crate::{Engine, Event, SequenceError};
+
+/// Whether there is memory for a sequence's rows.
+enum Room {
+    Whole,
+    WithoutDraft,
+    /// Not before another sequence has ended.
+    Wait,
+    /// It is alone, and it does not suffice.
+    Never(OutOfPages),
+}
 
 impl<M: TargetModel> Engine<M> {
     /// One round for all active sequences.
@@ -28,64 +38,63 @@ impl<M: TargetModel> Engine<M> {
         events
     }
 
-    /// Decides what each sequence evaluates, and secures the memory for it, oldest first. Where it does not
-    /// suffice the youngest wait: an older sequence takes their pages, and they start over when another ends.
+    /// Decides what each sequence evaluates, and secures the memory for it, oldest first.
     fn plan(&mut self, events: &mut Vec<Event>) {
         let mut prompt_rows = self.options.prompt_rows.max(1);
         let mut failed = Vec::new();
         for at in 0..self.active.len() {
             let sequence = &mut self.active[at];
-            let tree = std::mem::take(&mut sequence.turn.tree);
-            sequence.turn = Turn {
-                tree,
-                ..Turn::default()
-            };
-            sequence.turn.tree.clear();
-            if sequence.parked {
-                continue;
-            }
+            sequence.turn.reset();
             let pending = sequence.tokens.len() - self.model.len(sequence.handle);
             let chunk = if pending == 1 { 1 } else { pending.min(prompt_rows) };
+            if sequence.parked || chunk == 0 {
+                continue;
+            }
             let decodes = pending == 1 && sequence.is_decoding();
-            let mut budget = (decodes && sequence.drafting)
+            let budget = (decodes && sequence.drafting)
                 .then(|| self.options.policy.budget(sequence.output.remaining() - 1))
                 .filter(|budget| budget.max_nodes > 0);
-            while chunk > 0 {
-                let sequence = &self.active[at];
-                let rows = chunk + budget.map_or(0, |b| b.max_nodes);
-                let Err(error) = self.model.reserve(sequence.handle, rows) else {
+            let room = self.secure(at, chunk, budget.map_or(0, |budget| budget.max_nodes));
+            let sequence = &mut self.active[at];
+            match room {
+                Room::Wait => sequence.parked = true,
+                Room::Never(error) => failed.push((sequence.id, error)),
+                Room::Whole | Room::WithoutDraft => {
+                    sequence.turn.chunk = chunk;
+                    sequence.turn.draws = chunk == pending;
+                    sequence.turn.budget = budget.filter(|_| matches!(room, Room::Whole));
                     if !decodes {
-                        prompt_rows -= chunk.min(prompt_rows);
+                        prompt_rows = prompt_rows.saturating_sub(chunk);
                     }
-                    let turn = &mut self.active[at].turn;
-                    (turn.chunk, turn.draws, turn.budget) = (chunk, chunk == pending, budget);
-                    break;
-                };
-                if budget.take().is_some() {
-                    continue;
-                }
-                let holds = |s: &Sequence| self.model.len(s.handle) > 0;
-                if let Some(younger) = (at + 1..self.active.len())
-                    .rev()
-                    .find(|&i| holds(&self.active[i]))
-                {
-                    self.model.truncate(self.active[younger].handle, 0);
-                    self.active[younger].parked = true;
-                } else if self.active[..at].iter().any(holds) {
-                    self.active[at].parked = true;
-                    break;
-                } else {
-                    failed.push((self.active[at].id, error));
-                    break;
                 }
             }
         }
         self.end_where(events, |s| {
-            failed
-                .iter()
-                .find(|(id, _)| *id == s.id)
-                .map(|(_, error)| Err((*error).into()))
+            let (_, error) = failed.iter().find(|(id, _)| *id == s.id)?;
+            Some(Err((*error).into()))
         });
+    }
+
+    /// Secures room for `chunk` rows, and for `draft` more if there is any. If need be, a sequence takes the
+    /// pages of the youngest that came after it; those start over when some sequence has ended.
+    fn secure(&mut self, at: usize, chunk: usize, draft: usize) -> Room {
+        let handle = self.active[at].handle;
+        if self.model.reserve(handle, chunk + draft).is_ok() {
+            return Room::Whole;
+        }
+        while let Err(error) = self.model.reserve(handle, chunk) {
+            let holds = |s: &Sequence| self.model.len(s.handle) > 0;
+            if let Some(youngest) = self.active[at + 1..].iter().rposition(holds) {
+                let youngest = &mut self.active[at + 1 + youngest];
+                self.model.truncate(youngest.handle, 0);
+                youngest.parked = true;
+            } else if self.active[..at].iter().any(holds) {
+                return Room::Wait;
+            } else {
+                return Room::Never(error);
+            }
+        }
+        Room::WithoutDraft
     }
 
     /// Asks for the drafts of all sequences in one call.

@@ -51,6 +51,15 @@ pub(crate) struct Turn {
 }
 
 impl Turn {
+    /// No part in the round, until one is given; keeps the tree's memory.
+    pub fn reset(&mut self) {
+        self.tree.clear();
+        *self = Self {
+            tree: std::mem::take(&mut self.tree),
+            ..Self::default()
+        };
+    }
+
     /// The row of the last token of the chunk, and root of the tree.
     pub fn root(&self) -> RowId {
         self.first_row + self.chunk as RowId - 1

@@ -6,11 +6,16 @@
 //!
 //! Not here: models, files. This is the only crate with `unsafe` arithmetic.
 
+mod activation;
 pub mod attention;
+mod block;
 mod compute;
 mod format;
+mod kernels;
 mod matmul;
 mod matrix;
+mod memory;
+mod packed;
 mod pool;
 pub mod vector;
 

@@ -1,0 +1,44 @@
+//! Products of one tile with one sweep, per instruction set.
+//!
+//! What they compute is defined by `scalar`, and every other kernel equals it bit by bit. For each output:
+//!
+//! - *Quantised weights*: blocks in the order of k; per block an exact integer sum over the weights,
+//!   `isum = Σ_g scale[g] · Σ_k (code[k] − offset) · a[k]`, then
+//!   `acc = fma(d_w · d_a, isum as f32, acc)`; after that, where the format has them, per-block mins
+//!   `acc = fma(m, s_a, acc)`, or group mins `acc = fma(−(dmin · d_a), (Σ_g min[g] · Σ_k a[k]) as f32, acc)`.
+//! - *Float weights*: for each 16 inputs in the order of k, `part = fma(w, x, part)` from 0, then `acc += part`.
+//!
+//! Nothing in this depends on the other rows, on how many there are, or on threads.
+mod scalar;
+
+use crate::activation::Scheme;
+use crate::matrix::Tile;
+use crate::packed::LANES;
+use crate::{Format, Isa};
+
+/// Inputs whose products with float weights are summed before they are added to the rest.
+pub(crate) const FLOAT_RUN: usize = 16;
+
+/// The outputs of one tile for the rows of a sweep.
+pub(crate) type TileOut = [[f32; LANES]];
+
+/// The kernel for a format and a number of rows.
+#[derive(Clone, Copy)]
+pub(crate) struct Kernel {
+    format: Format,
+    rows: usize,
+}
+
+impl Kernel {
+    /// The kernel of `isa` for sweeps of `rows`.
+    pub fn new(_isa: Isa, format: Format, rows: usize) -> Self {
+        Self { format, rows }
+    }
+
+    /// Multiplies a tile with a sweep of the format's scheme.
+    pub fn run(self, tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
+        assert_eq!(out.len(), self.rows);
+        assert_eq!(x.len(), self.rows * Scheme::of(self.format).row_words(tile.cols));
+        scalar::product(self.format, tile, x, out);
+    }
+}

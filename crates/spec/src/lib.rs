@@ -11,8 +11,10 @@
 //! Not here: how a model computes, files, threads, text. Logits and hidden states are plain `&[f32]`.
 #![forbid(unsafe_code)]
 
+pub mod counters;
 pub mod drafter;
 pub mod drafters;
+mod math;
 pub mod noise;
 pub mod sampler;
 pub mod target;
@@ -21,11 +23,12 @@ pub mod testing;
 pub mod tree;
 pub mod verify;
 
+pub use counters::Counters;
 pub use drafter::{Budget, Committed, DraftError, Drafter, HiddenNeed, Needs, Request, VerifiedRow};
-pub use sampler::{Flow, NonFiniteLogit, Proposal, Sampler, SamplerParams, SamplerSnapshot};
+pub use sampler::{Flow, NonFiniteLogit, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot};
 pub use target::{
     Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Row, RowId, Scores, SequenceId,
     TargetModel, Token,
 };
 pub use tree::{Node, NodeId, Source, TokenTree};
-pub use verify::{Verdict, verify};
+pub use verify::{ForcedAcceptance, Verdict, verify, verify_forced};

@@ -1,47 +1,28 @@
-//! The sampler.
+//! The sampler: from a row of logits and what stands before it to a token.
+//!
+//! The token drawn is the argmax over the surviving candidates of processed logit + temperature · Gumbel
+//! noise, ties to the lowest id. (That is the Gumbel-max rule times the temperature, which changes no order
+//! and leaves the plain argmax at temperature 0.) The noise is a function of key, position and token id
+//! ([`noise`](crate::noise)), so that a draw depends on nothing but the tokens before it: not on drafts,
+//! batches or who draws.
+//!
+//! Probabilities for top-p are a softmax, at temperature 1, over what top-k left: f64 sums, in descending
+//! order of the candidates; with top-k off the denominator is summed in order of id. Min-p compares logits
+//! in nats. Not here: ends of generation, text, log-probabilities.
 
-use crate::Token;
+mod params;
+mod select;
 
-/// Parameters of the sampling chain. Order of application: logit bias, penalties (repetition over the
-/// last `repeat_last_n` tokens, prompt included; presence and frequency over generated ones), top-k, top-p,
-/// min-p, temperature.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SamplerParams {
-    /// 0 is greedy.
-    pub temperature: f32,
-    /// 0 keeps all.
-    pub top_k: usize,
-    /// 1 keeps all.
-    pub top_p: f32,
-    /// 0 keeps all.
-    pub min_p: f32,
-    /// 1 changes nothing.
-    pub repeat_penalty: f32,
-    /// Tokens that the repetition penalty looks back on.
-    pub repeat_last_n: usize,
-    /// 0 changes nothing.
-    pub presence_penalty: f32,
-    /// 0 changes nothing.
-    pub frequency_penalty: f32,
-    /// Added to the logits of these tokens; `-inf` bans.
-    pub logit_bias: Vec<(Token, f32)>,
-}
+use std::collections::HashMap;
+use std::sync::Arc;
 
-impl Default for SamplerParams {
-    fn default() -> Self {
-        Self {
-            temperature: 0.8,
-            top_k: 40,
-            top_p: 0.95,
-            min_p: 0.05,
-            repeat_penalty: 1.0,
-            repeat_last_n: 64,
-            presence_penalty: 0.0,
-            frequency_penalty: 0.0,
-            logit_bias: Vec::new(),
-        }
-    }
-}
+use crate::noise::{self, Noise};
+use crate::{Token, math};
+pub use params::{ParamError, SamplerParams};
+use select::{Drawn, Ranked, Row};
+
+/// Confidences are relative to so many of the best logits.
+const RIVALS: usize = 64;
 
 /// Whether a generation goes on after a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,7 +33,7 @@ pub enum Flow {
     Stop,
 }
 
-/// A logit was NaN or infinite where none may be.
+/// A logit was NaN or +inf, or all were -inf (single ones may be: padding and bans).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the model gave a logit that is not a finite number (token {token})")]
 pub struct NonFiniteLogit {
@@ -69,56 +50,312 @@ pub struct Proposal {
     pub confidence: f32,
 }
 
-/// Draws tokens: the argmax of processed logit plus noise, where the noise is a function of (key, position,
-/// token id) alone. Stateful (penalties, later grammar and limits), walked along a path by the verifier.
+/// Draws tokens. Stateful (penalties, later grammar and limits), walked along a path by the verifier.
 #[derive(Clone, Debug)]
-pub struct Sampler {}
+pub struct Sampler {
+    params: Arc<SamplerParams>,
+    key: u64,
+    state: State,
+    scratch: Scratch,
+}
 
 /// The state of a [`Sampler`] that a drafter needs to propose with the same noise. It can cross threads.
+/// Its size does not depend on the length of the history, except for the counts that presence and frequency
+/// penalties need.
 #[derive(Clone, Debug)]
-pub struct SamplerSnapshot {}
+pub struct SamplerSnapshot {
+    params: Arc<SamplerParams>,
+    key: u64,
+    state: State,
+}
+
+/// What draws depend on besides logits.
+#[derive(Clone, Debug, Default)]
+struct State {
+    /// The window that penalties may look back on, then the tokens accepted since.
+    tokens: Vec<Token>,
+    /// So many of `tokens` cannot be taken back.
+    fixed: usize,
+    /// How often each token was generated; empty unless a penalty asks.
+    generated: HashMap<Token, u32>,
+    /// The absolute index of the next token.
+    position: u64,
+}
+
+/// Memory that is kept from draw to draw.
+#[derive(Clone, Debug, Default)]
+struct Scratch {
+    logits: Vec<f32>,
+    recent: Vec<Token>,
+    ranked: Vec<Ranked>,
+    drawn: Vec<Drawn>,
+    rivals: Vec<Drawn>,
+}
 
 impl Sampler {
-    /// A sampler for a sequence with this prompt. `key` seeds the noise: see [`Sampler::key`].
-    pub fn new(_params: SamplerParams, _key: u64, _prompt: &[Token]) -> Self {
-        todo!()
+    /// A sampler for a sequence with this prompt. `params` should have passed [`SamplerParams::validate`];
+    /// `key` seeds the noise: see [`Sampler::key`].
+    pub fn new(params: SamplerParams, key: u64, prompt: &[Token]) -> Self {
+        let window = &prompt[prompt.len() - window_length(&params).min(prompt.len())..];
+        let state = State {
+            tokens: window.to_vec(),
+            fixed: window.len(),
+            generated: HashMap::new(),
+            position: prompt.len() as u64,
+        };
+        Self {
+            params: Arc::new(params),
+            key,
+            state,
+            scratch: Scratch::default(),
+        }
     }
 
     /// The key of choice `choice` of a request seeded with `seed`.
-    pub fn key(_seed: u64, _choice: u64) -> u64 {
-        todo!()
+    pub fn key(seed: u64, choice: u64) -> u64 {
+        noise::key(seed, choice)
+    }
+
+    /// The parameters.
+    pub fn params(&self) -> &SamplerParams {
+        &self.params
+    }
+
+    /// The absolute index of the next token: the length of the prompt plus the tokens accepted.
+    pub fn position(&self) -> u64 {
+        self.state.position
     }
 
     /// The token that the target says after the tokens accepted so far. Changes no state.
-    pub fn sample(&mut self, _logits: &[f32]) -> Result<Token, NonFiniteLogit> {
-        todo!()
+    pub fn sample(&mut self, logits: &[f32]) -> Result<Token, NonFiniteLogit> {
+        let Self {
+            params,
+            key,
+            state,
+            scratch,
+        } = self;
+        let Scratch {
+            logits: copy,
+            recent,
+            ranked,
+            drawn,
+            ..
+        } = scratch;
+        let row = process(params, state, logits, None, copy, recent)?;
+        if params.is_greedy() {
+            return Ok(row.argmax() as Token);
+        }
+        row.draw(params, Noise::at(*key, state.position), 1, ranked, drawn);
+        Ok(drawn[0].token)
     }
 
     /// Takes a token into the state.
-    pub fn accept(&mut self, _token: Token) -> Flow {
-        todo!()
+    pub fn accept(&mut self, token: Token) -> Flow {
+        self.state.tokens.push(token);
+        self.state.position += 1;
+        if self.params.penalises_generated() {
+            *self.state.generated.entry(token).or_insert(0) += 1;
+        }
+        Flow::Continue
     }
 
-    /// Takes the last `n` accepted tokens back.
-    pub fn rollback(&mut self, _n: usize) {
-        todo!()
+    /// Takes the last `n` accepted tokens back, of those accepted since the sampler was made, restored or
+    /// resumed from a snapshot.
+    pub fn rollback(&mut self, n: usize) {
+        let State {
+            tokens,
+            fixed,
+            generated,
+            position,
+        } = &mut self.state;
+        for token in tokens.drain(tokens.len() - n.min(tokens.len() - *fixed)..) {
+            *position -= 1;
+            if let Some(count) = generated.get_mut(&token) {
+                *count -= 1;
+                if *count == 0 {
+                    generated.remove(&token);
+                }
+            }
+        }
     }
 
     /// The state, for a drafter.
     pub fn snapshot(&self) -> SamplerSnapshot {
-        todo!()
+        let State {
+            tokens,
+            generated,
+            position,
+            ..
+        } = &self.state;
+        let window = &tokens[tokens.len() - window_length(&self.params).min(tokens.len())..];
+        SamplerSnapshot {
+            params: Arc::clone(&self.params),
+            key: self.key,
+            state: State {
+                tokens: window.to_vec(),
+                fixed: window.len(),
+                generated: generated.clone(),
+                position: *position,
+            },
+        }
     }
 
-    /// The `m` best tokens by processed logit plus noise, best first. `vocabulary`, where given, maps the
-    /// index of a logit to its token: a draft head may cover a part of the vocabulary.
-    pub fn propose(&mut self, _logits: &[f32], _vocabulary: Option<&[Token]>, _m: usize) -> Vec<Proposal> {
-        todo!()
+    /// Goes on from a snapshot; like [`SamplerSnapshot::sampler`], but keeps this sampler's memory.
+    pub fn restore(&mut self, snapshot: &SamplerSnapshot) {
+        self.params.clone_from(&snapshot.params);
+        self.key = snapshot.key;
+        self.state.tokens.clone_from(&snapshot.state.tokens);
+        self.state.fixed = snapshot.state.fixed;
+        self.state.generated.clone_from(&snapshot.state.generated);
+        self.state.position = snapshot.state.position;
+    }
+
+    /// The `m` best surviving tokens by processed logit plus noise, best first, so that the first is what
+    /// [`sample`](Self::sample) draws from these logits. None where a logit is not a number: a bad draft
+    /// model costs speed, not the answer.
+    ///
+    /// `vocabulary`, where given, maps the index of a logit to its token, ascending: a draft head may cover
+    /// a part of the vocabulary.
+    ///
+    /// With w = processed logit + temperature · noise, the confidence of a token is
+    /// exp(w) / Σ exp(w′), the sum over the 64 best logits, whether or not the filters keep them, and the
+    /// proposals. At temperature 0 that is the draft model's probability of its best token. Above, it grows
+    /// with the gap between the winner's perturbed logit and the others': with two rivals it is the logistic
+    /// function of the gap, which is the probability that the winner survives if the two models' logits
+    /// differ by a logistic error of one nat. One scale at every temperature, so that one threshold serves.
+    pub fn propose(&mut self, logits: &[f32], vocabulary: Option<&[Token]>, m: usize) -> Vec<Proposal> {
+        let Self {
+            params,
+            key,
+            state,
+            scratch,
+        } = self;
+        let Scratch {
+            logits: copy,
+            recent,
+            ranked,
+            drawn,
+            rivals,
+        } = scratch;
+        let Ok(row) = process(params, state, logits, vocabulary, copy, recent) else {
+            return Vec::new();
+        };
+        if m == 0 {
+            return Vec::new();
+        }
+        let noise = Noise::at(*key, state.position);
+        let perturbed = |r: &Ranked| {
+            let token = row.token(r.index());
+            let noise = if params.is_greedy() {
+                0.0
+            } else {
+                f64::from(params.temperature) * noise.gumbel(token)
+            };
+            Drawn {
+                token,
+                score: f64::from(r.logit()) + noise,
+            }
+        };
+        if params.is_greedy() {
+            row.best(m.max(RIVALS), ranked);
+            drawn.clear();
+            drawn.extend(ranked.iter().take(m).map(perturbed));
+        } else {
+            // One more than asked for: the runner-up is a rival even if its logit is not among the best.
+            row.draw(params, noise, m.saturating_add(1), ranked, drawn);
+            row.best(RIVALS, ranked);
+        }
+        rivals.clear();
+        rivals.extend(ranked.iter().take(RIVALS).map(perturbed));
+        rivals.retain(|rival| drawn.iter().all(|d| d.token != rival.token));
+        rivals.extend_from_slice(drawn);
+        let top = rivals.iter().map(|r| r.score).fold(f64::NEG_INFINITY, f64::max);
+        let weight = |d: &Drawn| f64::from(math::exp((d.score - top) as f32));
+        let total: f64 = rivals.iter().map(weight).sum();
+        let confidence = |d| (weight(d) / total) as f32;
+        drawn
+            .iter()
+            .take(m)
+            .map(|d| Proposal {
+                token: d.token,
+                confidence: confidence(d),
+            })
+            .collect()
     }
 }
 
 impl SamplerSnapshot {
     /// A sampler that goes on from the snapshot.
     pub fn sampler(&self) -> Sampler {
-        todo!()
+        Sampler {
+            params: Arc::clone(&self.params),
+            key: self.key,
+            state: self.state.clone(),
+            scratch: Scratch::default(),
+        }
     }
+
+    /// The parameters.
+    pub fn params(&self) -> &SamplerParams {
+        &self.params
+    }
+
+    /// The absolute index of the next token.
+    pub fn position(&self) -> u64 {
+        self.state.position
+    }
+}
+
+/// How many of the last tokens draws depend on.
+fn window_length(params: &SamplerParams) -> usize {
+    if params.penalises_repetition() {
+        params.repeat_last_n
+    } else {
+        0
+    }
+}
+
+/// Applies bias and penalties: to a copy, if there are any.
+fn process<'a>(
+    params: &SamplerParams,
+    state: &State,
+    logits: &'a [f32],
+    vocabulary: Option<&'a [Token]>,
+    copy: &'a mut Vec<f32>,
+    recent: &mut Vec<Token>,
+) -> Result<Row<'a>, NonFiniteLogit> {
+    let vocabulary = vocabulary.map(|v| &v[..v.len().min(logits.len())]);
+    let logits = vocabulary.map_or(logits, |v| &logits[..v.len()]);
+    let row = Row::new(logits, vocabulary)?;
+    recent.clear();
+    let window = &state.tokens[state.tokens.len() - window_length(params).min(state.tokens.len())..];
+    recent.extend_from_slice(window);
+    if params.logit_bias.is_empty() && recent.is_empty() && state.generated.is_empty() {
+        return Ok(row);
+    }
+    recent.sort_unstable();
+    recent.dedup();
+
+    copy.clear();
+    copy.extend_from_slice(logits);
+    let mut edit = |token: Token, change: &dyn Fn(f32) -> f32| {
+        let index = vocabulary.map_or(Some(token as usize), |v| v.binary_search(&token).ok());
+        if let Some(logit) = index.and_then(|i| copy.get_mut(i)) {
+            // A sum may overflow; the model's own logits are known to be below infinity.
+            *logit = change(*logit).min(f32::MAX);
+        }
+    };
+    for &(token, bias) in &params.logit_bias {
+        edit(token, &|x| x + bias);
+    }
+    let penalty = params.repeat_penalty;
+    for &token in recent.iter() {
+        edit(token, &|x| if x > 0.0 { x / penalty } else { x * penalty });
+    }
+    for (&token, &count) in &state.generated {
+        edit(token, &|x| {
+            x - params.presence_penalty - params.frequency_penalty * count as f32
+        });
+    }
+    Row::new(copy, vocabulary)
 }

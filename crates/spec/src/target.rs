@@ -71,8 +71,14 @@ impl Batch {
     /// If the parent is not an earlier row of the same sequence: a fault of the caller, not of any input.
     pub fn push(&mut self, row: Row) -> RowId {
         if let Some(parent) = row.parent {
-            let parent = self.rows.get(parent as usize).expect("a row's parent stands before it");
-            assert_eq!(parent.sequence, row.sequence, "a row continues a row of its own sequence");
+            let parent = self
+                .rows
+                .get(parent as usize)
+                .expect("a row's parent stands before it");
+            assert_eq!(
+                parent.sequence, row.sequence,
+                "a row continues a row of its own sequence"
+            );
         }
         self.rows.push(row);
         (self.rows.len() - 1) as RowId

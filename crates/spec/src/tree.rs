@@ -52,7 +52,10 @@ impl TokenTree {
     /// If the parent is not in the tree.
     pub fn push(&mut self, node: Node) -> NodeId {
         if let Some(parent) = node.parent {
-            assert!((parent as usize) < self.nodes.len(), "a node's parent stands before it");
+            assert!(
+                (parent as usize) < self.nodes.len(),
+                "a node's parent stands before it"
+            );
         }
         if let Some(existing) = self.child(node.parent, node.token) {
             return existing;
@@ -63,9 +66,14 @@ impl TokenTree {
 
     /// The node after `parent` that holds `token`.
     pub fn child(&self, parent: Option<NodeId>, token: Token) -> Option<NodeId> {
-        let first = parent.map_or(0, |p| p as usize + 1);
-        let at = self.nodes[first..].iter().position(|n| n.parent == parent && n.token == token)?;
-        Some((first + at) as NodeId)
+        self.children(parent)
+            .find(|&node| self.nodes[node as usize].token == token)
+    }
+
+    /// The nodes after `parent`, in the order proposed.
+    pub fn children(&self, parent: Option<NodeId>) -> impl Iterator<Item = NodeId> {
+        let first = parent.map_or(0, |p| p + 1);
+        (first..self.nodes.len() as NodeId).filter(move |&node| self.nodes[node as usize].parent == parent)
     }
 
     /// The nodes, parents before children.

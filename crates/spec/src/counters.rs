@@ -1,0 +1,71 @@
+//! What a run's rounds add up to.
+
+use crate::{TokenTree, Verdict};
+
+/// Counts of verified drafts. All counts stop at the cut: what stood after it was not accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Counters {
+    /// Rounds, those without a draft too.
+    pub rounds: u64,
+    /// Tokens gained.
+    pub tokens: u64,
+    /// Draft tokens that the target verified: nodes of all trees.
+    pub drafted: u64,
+    /// Draft tokens that were accepted.
+    pub accepted: u64,
+    /// Draft tokens that the target agreed with, but that stood after a cut.
+    pub discarded_by_cut: u64,
+    /// Nodes by depth; the first entry is depth 1.
+    pub drafted_at_depth: Vec<u64>,
+    /// Accepted nodes by depth; the first entry is depth 1. As long as `drafted_at_depth`.
+    pub accepted_at_depth: Vec<u64>,
+}
+
+impl Counters {
+    /// Takes in a round of one sequence.
+    pub fn record(&mut self, tree: &TokenTree, verdict: &Verdict) {
+        self.rounds += 1;
+        self.tokens += verdict.tokens.len() as u64;
+        self.drafted += tree.len() as u64;
+        self.accepted += verdict.accepted.len() as u64;
+        self.discarded_by_cut += verdict.discarded_by_cut as u64;
+        for node in 0..tree.len() {
+            self.at_depth(tree.depth(node as u32));
+            self.drafted_at_depth[tree.depth(node as u32) - 1] += 1;
+        }
+        for (at, _) in verdict.accepted.iter().enumerate() {
+            self.accepted_at_depth[at] += 1;
+        }
+    }
+
+    /// Adds another run's counts.
+    pub fn add(&mut self, other: &Counters) {
+        self.rounds += other.rounds;
+        self.tokens += other.tokens;
+        self.drafted += other.drafted;
+        self.accepted += other.accepted;
+        self.discarded_by_cut += other.discarded_by_cut;
+        self.at_depth(other.drafted_at_depth.len());
+        let depths = other.drafted_at_depth.iter().zip(&other.accepted_at_depth);
+        for (at, (drafted, accepted)) in depths.enumerate() {
+            self.drafted_at_depth[at] += drafted;
+            self.accepted_at_depth[at] += accepted;
+        }
+    }
+
+    /// Accepted over verified draft tokens; `None` before the first draft.
+    pub fn acceptance_rate(&self) -> Option<f64> {
+        (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
+    }
+
+    /// Tokens gained a round; `None` before the first.
+    pub fn tokens_per_round(&self) -> Option<f64> {
+        (self.rounds > 0).then(|| self.tokens as f64 / self.rounds as f64)
+    }
+
+    fn at_depth(&mut self, depth: usize) {
+        let length = depth.max(self.drafted_at_depth.len());
+        self.drafted_at_depth.resize(length, 0);
+        self.accepted_at_depth.resize(length, 0);
+    }
+}

@@ -16,6 +16,8 @@
 //! | | `sums[4]` | per 64 inputs two i16: the sums of the first and the second 32 codes |
 //! | `d` | `d` | f32 |
 //! | `s` | | f32, `d` times the sum of the codes |
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::avx2::activation as avx2;
 use crate::memory::Disjoint;
 use crate::{Format, Isa, Pool};
 use std::ops::Range;
@@ -137,7 +139,7 @@ pub(crate) fn prepare(
 }
 
 /// Writes row `i` of the `n` rows of a sweep.
-fn prepare_row(_isa: Isa, scheme: Scheme, x: &[f32], n: usize, i: usize, out: &mut [u32]) {
+fn prepare_row(isa: Isa, scheme: Scheme, x: &[f32], n: usize, i: usize, out: &mut [u32]) {
     let (inputs, words) = scheme.block();
     match scheme {
         Scheme::Float => x
@@ -147,7 +149,7 @@ fn prepare_row(_isa: Isa, scheme: Scheme, x: &[f32], n: usize, i: usize, out: &m
         Scheme::Block32 | Scheme::Block256 => {
             for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact_mut(words * n)) {
                 let mut codes = [0; 256];
-                let d = quantize(x, &mut codes[..inputs]);
+                let d = quantize(isa, x, &mut codes[..inputs]);
                 write_block(scheme, &codes[..inputs], d, n, i, out);
             }
         }
@@ -155,19 +157,38 @@ fn prepare_row(_isa: Isa, scheme: Scheme, x: &[f32], n: usize, i: usize, out: &m
 }
 
 /// Quantises one block and returns its scale.
-fn quantize(x: &[f32], codes: &mut [i8]) -> f32 {
-    // As integers, the bits of |x| are in the order of the values, infinities and NaN last.
-    let absmax = x.iter().fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff));
+fn quantize(isa: Isa, x: &[f32], codes: &mut [i8]) -> f32 {
+    let absmax = absmax_bits(isa, x);
     let d = f32::from_bits(absmax) / 127.0;
     if absmax >= f32::INFINITY.to_bits() || d < f32::MIN_POSITIVE {
         codes.fill(0);
         return if d < f32::MIN_POSITIVE { 0.0 } else { f32::NAN };
     }
-    let inverse = 1.0 / d;
-    for (code, x) in codes.iter_mut().zip(x) {
-        *code = (x * inverse).round_ties_even() as i8;
-    }
+    round(isa, x, 1.0 / d, codes);
     d
+}
+
+/// The largest |x| as bits: as integers they are in the order of the values, infinities and NaN last.
+fn absmax_bits(isa: Isa, x: &[f32]) -> u32 {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` proves that the machine has the instructions.
+        Isa::Avx2(_) => unsafe { avx2::absmax_bits(x) },
+        _ => x.iter().fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff)),
+    }
+}
+
+/// `codes = round(x · inverse)`.
+fn round(isa: Isa, x: &[f32], inverse: f32, codes: &mut [i8]) {
+    match isa {
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` proves that the machine has the instructions.
+        Isa::Avx2(_) => unsafe { avx2::round(x, inverse, codes) },
+        _ => codes
+            .iter_mut()
+            .zip(x)
+            .for_each(|(code, x)| *code = (x * inverse).round_ties_even() as i8),
+    }
 }
 
 /// Writes a quantised block as row `i` of `n`.

@@ -9,15 +9,17 @@
 //! - *Float weights*: for each 16 inputs in the order of k, `part = fma(w, x, part)` from 0, then `acc += part`.
 //!
 //! Nothing in this depends on the other rows, on how many there are, or on threads.
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod avx2;
 mod scalar;
 
 use crate::activation::Scheme;
 use crate::matrix::Tile;
-use crate::packed::LANES;
+use crate::packed::{LANES, TileShape};
 use crate::{Format, Isa};
 
 /// Inputs whose products with float weights are summed before they are added to the rest.
-pub(crate) const FLOAT_RUN: usize = 16;
+const FLOAT_RUN: usize = 16;
 
 /// The outputs of one tile for the rows of a sweep.
 pub(crate) type TileOut = [[f32; LANES]];
@@ -27,18 +29,35 @@ pub(crate) type TileOut = [[f32; LANES]];
 pub(crate) struct Kernel {
     format: Format,
     rows: usize,
+    #[cfg(target_arch = "x86_64")]
+    avx2: Option<avx2::TileKernel>,
 }
 
 impl Kernel {
-    /// The kernel of `isa` for sweeps of `rows`.
-    pub fn new(_isa: Isa, format: Format, rows: usize) -> Self {
-        Self { format, rows }
+    /// The kernel of `isa` for sweeps of `rows`, 1 to 8.
+    pub fn new(isa: Isa, format: Format, rows: usize) -> Self {
+        Self {
+            format,
+            rows,
+            #[cfg(target_arch = "x86_64")]
+            avx2: match isa {
+                Isa::Scalar => None,
+                Isa::Avx2(proof) => Some(avx2::kernel(proof, format, rows)),
+            },
+        }
     }
 
-    /// Multiplies a tile with a sweep of the format's scheme.
+    /// Multiplies a tile of the format with a sweep of its scheme.
     pub fn run(self, tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
-        assert_eq!(out.len(), self.rows);
+        let shape = TileShape::new(self.format, tile.cols);
+        assert_eq!((tile.meta.len(), tile.codes.len()), (shape.meta, shape.codes));
         assert_eq!(x.len(), self.rows * Scheme::of(self.format).row_words(tile.cols));
+        assert_eq!(out.len(), self.rows);
+        #[cfg(target_arch = "x86_64")]
+        if let Some(kernel) = self.avx2 {
+            // SAFETY: `new` had the proof of the instruction set, and the sizes are as they must be.
+            return unsafe { kernel(tile, x, out) };
+        }
         scalar::product(self.format, tile, x, out);
     }
 }

@@ -22,7 +22,7 @@ impl Random {
     pub fn activations(&mut self, len: usize) -> Vec<f32> {
         // A few large ones among many small, as in transformers.
         (0..len)
-            .map(|_| self.signed() * if self.bits() % 50 == 0 { 12.0 } else { 1.0 })
+            .map(|_| self.signed() * if self.bits().is_multiple_of(50) { 12.0 } else { 1.0 })
             .collect()
     }
 }

@@ -1,0 +1,352 @@
+//! Formats of unsigned codes, 2 to 6 bits.
+//!
+//! `vpmaddubsw` multiplies unsigned codes with signed activations and adds pairs, 16 bits a lane and two
+//! lanes a row. All steps of a group are summed in 16 bits before a single `vpmaddwd` applies the group's
+//! integer scale and widens: per row and step one multiplication and one addition. For 5 and 6 bits that sum
+//! would not fit, but the sum with the codes' centre subtracted does (2·8·16·127 and 2·4·32·127 are both
+//! 32,512), and 16-bit addition wraps: starting from minus centre times the sum of the activations, which
+//! is known ahead, the end is exact whatever happens on the way.
+use crate::activation::{block_32, block_256};
+use crate::format::{Format, Mins, Scales, Spec};
+use crate::kernels::TileOut;
+use crate::matrix::Tile;
+use crate::packed::CHUNK;
+use std::arch::x86_64::*;
+
+/// A format as a type.
+pub(in crate::kernels) trait Quant {
+    const SPEC: Spec;
+    /// Subtracted from codes before 16-bit sums; a power of two, or 0.
+    const CENTRE: i32 = match (Self::SPEC.offset, Self::SPEC.low + Self::SPEC.high) {
+        (0, 5) => 16,
+        (offset, _) => offset as i32,
+    };
+    /// The centre was subtracted though codes of it are not zero: it must be added again.
+    const RESTORE: bool = Self::CENTRE != Self::SPEC.offset as i32;
+}
+
+macro_rules! quants {
+    ($($name:ident)*) => {$(
+        #[allow(non_camel_case_types)]
+        pub(in crate::kernels) struct $name;
+        impl Quant for $name {
+            const SPEC: Spec = Format::$name.spec().unwrap();
+        }
+    )*};
+}
+quants!(Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K);
+
+/// `out[r][lane]` for every row of the sweep `x`.
+///
+/// # Safety
+/// As `TileKernel` says, for `F` and `N`.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn product<F: Quant, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
+    let mut acc = [_mm256_setzero_ps(); N];
+    let blocks = tile.cols / F::SPEC.block;
+    let words = if F::SPEC.block == 32 {
+        block_32::WORDS
+    } else {
+        block_256::WORDS
+    };
+    let (mut meta, mut codes, mut x) = (tile.meta.as_ptr(), tile.codes.as_ptr(), x.as_ptr());
+    for _ in 0..blocks {
+        // SAFETY: the planes and the sweep have `blocks` blocks of these sizes.
+        unsafe {
+            if F::SPEC.block == 32 {
+                block_of_32::<F, N>(meta, codes, x, &mut acc);
+            } else {
+                block_of_256::<F, N>(meta, codes, x, &mut acc);
+            }
+            meta = meta.add(F::SPEC.meta_bytes());
+            codes = codes.add(F::SPEC.code_bytes());
+            x = x.add(words * N);
+        }
+    }
+    for (out, acc) in out.iter_mut().zip(acc) {
+        // SAFETY: a row of `out` is eight floats.
+        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), acc) };
+    }
+}
+
+/// # Safety
+/// The pointers are to one block of the meta plane, the code plane, and the sweep.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn block_of_32<F: Quant, const N: usize>(
+    meta: *const u8,
+    codes: *const u8,
+    x: *const u32,
+    acc: &mut [__m256; N],
+) {
+    // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
+    unsafe {
+        let d = half(meta);
+        let halves = x.add(block_32::HALVES * N);
+        let sums = group::<F, N, 0>(codes, x, halves);
+        for n in 0..N {
+            let mut dot = _mm256_madd_epi16(sums[n], _mm256_set1_epi16(1));
+            if F::RESTORE {
+                let centre = _mm256_set1_epi16(F::CENTRE as i16);
+                dot = _mm256_add_epi32(dot, _mm256_madd_epi16(word(halves.add(n)), centre));
+            }
+            let scale = _mm256_mul_ps(d, float(x.add(block_32::D * N + n)));
+            acc[n] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), acc[n]);
+        }
+        if const { matches!(F::SPEC.mins, Mins::PerBlock) } {
+            let m = half(meta.add(16));
+            for n in 0..N {
+                acc[n] = _mm256_fmadd_ps(m, float(x.add(block_32::S * N + n)), acc[n]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// The pointers are to one block of the meta plane, the code plane, and the sweep.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn block_of_256<F: Quant, const N: usize>(
+    meta: *const u8,
+    codes: *const u8,
+    x: *const u32,
+    acc: &mut [__m256; N],
+) {
+    let has_mins = const { matches!(F::SPEC.mins, Mins::PerGroup) };
+    let zero = _mm256_setzero_si256();
+    let (mut dots, mut mins) = ([zero; N], [zero; N]);
+    // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
+    unsafe {
+        for pair in 0..F::SPEC.groups() / 2 {
+            let (scale, min) = scales_and_mins::<F>(meta, pair);
+            let halves = |group: usize| x.add((block_256::HALVES + group * F::SPEC.group / 16) * N);
+            let sums_of_32 = x.add((block_256::SUMS + pair) * N);
+            if F::SPEC.group == 32 {
+                for half in 0..2 {
+                    let group_index = 2 * pair + half;
+                    let chunk = codes.add(group_index * F::SPEC.chunk_bytes());
+                    let sums = group::<F, N, 0>(chunk, x.add(group_index * 8 * N), halves(group_index));
+                    let scale = if half == 0 {
+                        both_even(scale)
+                    } else {
+                        both_odd(scale)
+                    };
+                    for n in 0..N {
+                        dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale));
+                    }
+                }
+                for n in 0..N {
+                    if F::RESTORE {
+                        let centred = _mm256_mullo_epi16(scale, _mm256_set1_epi16(F::CENTRE as i16));
+                        dots[n] =
+                            _mm256_add_epi32(dots[n], _mm256_madd_epi16(centred, word(sums_of_32.add(n))));
+                    }
+                    if has_mins {
+                        mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, word(sums_of_32.add(n))));
+                    }
+                }
+            } else {
+                let chunk = codes.add(pair * F::SPEC.chunk_bytes());
+                let x = x.add(pair * 8 * N);
+                let sums = group::<F, N, 0>(chunk, x, halves(2 * pair));
+                let scale_of = both_even(scale);
+                for n in 0..N {
+                    dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale_of));
+                }
+                let sums = group::<F, N, 4>(chunk, x.add(4 * N), halves(2 * pair + 1));
+                let scale_of = both_odd(scale);
+                for n in 0..N {
+                    dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale_of));
+                }
+                if has_mins {
+                    for (min, halves) in [
+                        (both_even(min), halves(2 * pair)),
+                        (both_odd(min), halves(2 * pair + 1)),
+                    ] {
+                        for n in 0..N {
+                            mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, word(halves.add(n))));
+                        }
+                    }
+                }
+            }
+        }
+        let d = half(meta);
+        for n in 0..N {
+            let d_a = float(x.add(block_256::D * N + n));
+            acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, d_a), _mm256_cvtepi32_ps(dots[n]), acc[n]);
+            if has_mins {
+                let m = _mm256_mul_ps(half(meta.add(16)), d_a);
+                acc[n] = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(mins[n]), acc[n]);
+            }
+        }
+    }
+}
+
+/// Sums of `(code − centre) · activation` of one group, two 16-bit lanes a row: steps `FIRST`… of a chunk.
+///
+/// # Safety
+/// `chunk` points to a chunk of the code plane; `x` to the group's codes; `halves` to its half sums (of 16).
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
+    chunk: *const u8,
+    x: *const u32,
+    halves: *const u32,
+) -> [__m256i; N] {
+    let mut sums = [_mm256_setzero_si256(); N];
+    // SAFETY: as above.
+    unsafe {
+        if F::CENTRE != 0 {
+            for n in 0..N {
+                let mut half = word(halves.add(n));
+                if F::SPEC.block == 256 && F::SPEC.group == 32 {
+                    half = _mm256_add_epi16(half, word(halves.add(N + n)));
+                }
+                let centre = _mm256_mullo_epi16(half, _mm256_set1_epi16(F::CENTRE as i16));
+                sums[n] = _mm256_sub_epi16(sums[n], centre);
+            }
+        }
+        macro_rules! steps {
+            ($($step:literal)*) => {$(
+                let weights = unpack::<F>(chunk, FIRST + $step);
+                for n in 0..N {
+                    let products = _mm256_maddubs_epi16(weights, word(x.add($step * N + n)));
+                    sums[n] = _mm256_add_epi16(sums[n], products);
+                }
+            )*};
+        }
+        steps!(0 1 2 3);
+        if F::SPEC.group == 32 {
+            steps!(4 5 6 7);
+        }
+    }
+    sums
+}
+
+/// The codes of one step: four of each row.
+///
+/// # Safety
+/// `chunk` points to a chunk of the code plane.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c")]
+unsafe fn unpack<F: Quant>(chunk: *const u8, step: usize) -> __m256i {
+    let (low, high) = (F::SPEC.low, F::SPEC.high);
+    // SAFETY: both planes hold eight steps.
+    unsafe {
+        let vector = load(chunk.add(step / (8 / low) * 32));
+        let shifted = shift_left(vector, -((step % (8 / low) * low) as i32));
+        let mut codes = _mm256_and_si256(shifted, _mm256_set1_epi8((1 << low) - 1));
+        if high > 0 {
+            let per_vector = 8 / high;
+            let vector = load(chunk.add(low * CHUNK + step / per_vector * 32));
+            let shifted = shift_left(vector, low as i32 - (step % per_vector * high) as i32);
+            codes = _mm256_or_si256(
+                codes,
+                _mm256_and_si256(shifted, _mm256_set1_epi8(((1 << high) - 1) << low)),
+            );
+        }
+        codes
+    }
+}
+
+/// Shifts 16-bit lanes by −7 to 6 bits; the amount is a constant wherever this is inlined.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn shift_left(v: __m256i, by: i32) -> __m256i {
+    match by {
+        -7 => _mm256_srli_epi16::<7>(v),
+        -6 => _mm256_srli_epi16::<6>(v),
+        -5 => _mm256_srli_epi16::<5>(v),
+        -4 => _mm256_srli_epi16::<4>(v),
+        -3 => _mm256_srli_epi16::<3>(v),
+        -2 => _mm256_srli_epi16::<2>(v),
+        -1 => _mm256_srli_epi16::<1>(v),
+        0 => v,
+        1 => _mm256_slli_epi16::<1>(v),
+        2 => _mm256_slli_epi16::<2>(v),
+        3 => _mm256_slli_epi16::<3>(v),
+        4 => _mm256_slli_epi16::<4>(v),
+        _ => unreachable!("no plane is shifted by {by}"),
+    }
+}
+
+/// Scales and mins of two groups in 16 bits, `[row][2]`.
+///
+/// # Safety
+/// `meta` points to a block of the meta plane that has such a pair.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn scales_and_mins<F: Quant>(meta: *const u8, pair: usize) -> (__m256i, __m256i) {
+    // SAFETY: sixteen bytes each, within the block.
+    let bytes = |at: usize| unsafe { _mm_loadu_si128(meta.add(at + 16 * pair).cast()) };
+    let scales = bytes(F::SPEC.scales_at());
+    if const { matches!(F::SPEC.scales, Scales::Nibbles) } {
+        let both = _mm256_cvtepu8_epi16(scales);
+        return (
+            _mm256_and_si256(both, _mm256_set1_epi16(15)),
+            _mm256_srli_epi16::<4>(both),
+        );
+    }
+    let mins = if const { matches!(F::SPEC.mins, Mins::PerGroup) } {
+        _mm256_cvtepu8_epi16(bytes(F::SPEC.mins_at()))
+    } else {
+        _mm256_setzero_si256()
+    };
+    (_mm256_cvtepi8_epi16(scales), mins)
+}
+
+/// The first of each pair of 16-bit lanes, twice.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn both_even(v: __m256i) -> __m256i {
+    _mm256_shufflehi_epi16::<0b10_10_00_00>(_mm256_shufflelo_epi16::<0b10_10_00_00>(v))
+}
+
+/// The second of each pair of 16-bit lanes, twice.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn both_odd(v: __m256i) -> __m256i {
+    _mm256_shufflehi_epi16::<0b11_11_01_01>(_mm256_shufflelo_epi16::<0b11_11_01_01>(v))
+}
+
+/// # Safety
+/// 32 bytes can be read.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn load(p: *const u8) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_loadu_si256(p.cast()) }
+}
+
+/// A word in all lanes.
+///
+/// # Safety
+/// It can be read.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn word(p: *const u32) -> __m256i {
+    // SAFETY: the caller's promise.
+    _mm256_set1_epi32(unsafe { *p } as i32)
+}
+
+/// A float in all lanes.
+///
+/// # Safety
+/// It can be read.
+#[inline]
+#[target_feature(enable = "avx2")]
+pub(super) unsafe fn float(p: *const u32) -> __m256 {
+    // SAFETY: the caller's promise.
+    _mm256_set1_ps(f32::from_bits(unsafe { *p }))
+}
+
+/// Eight f16 as f32.
+///
+/// # Safety
+/// 16 bytes can be read.
+#[inline]
+#[target_feature(enable = "avx2,f16c")]
+pub(super) unsafe fn half(p: *const u8) -> __m256 {
+    // SAFETY: the caller's promise.
+    _mm256_cvtph_ps(unsafe { _mm_loadu_si128(p.cast()) })
+}

@@ -1,6 +1,6 @@
 //! What the engine asks of a drafter. A drafter can change speed, never output; an empty tree is fine.
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::{ModelError, NodeId, SamplerSnapshot, SequenceId, Token, TokenTree};
 
@@ -94,6 +94,23 @@ pub enum DraftError {
     Other(String),
 }
 
+/// Where a drafter's time went, summed over all sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DraftTimes {
+    /// Passes of the draft model.
+    pub passes: u64,
+    /// Rows by which it read prompts, and windows moved.
+    pub prompt_rows: u64,
+    /// The time of passes with such rows.
+    pub prompt: Duration,
+    /// All other rows.
+    pub eval_rows: u64,
+    /// The time of all other passes.
+    pub eval: Duration,
+    /// The time to turn scores into proposals.
+    pub sample: Duration,
+}
+
 /// A source of drafts. It may keep state per sequence, in any thread; calls for one sequence come in the
 /// order `begin`, then rounds of `draft`, `submitted`, `observe`, then `end`.
 pub trait Drafter: Send {
@@ -116,6 +133,11 @@ pub trait Drafter: Send {
 
     /// The round's outcome; also called for prompt chunks.
     fn observe(&mut self, _sequence: SequenceId, _committed: &Committed) {}
+
+    /// Where the time went, for drafters that run a model.
+    fn times(&self) -> Option<DraftTimes> {
+        None
+    }
 
     /// The sequence is over.
     fn end(&mut self, sequence: SequenceId);

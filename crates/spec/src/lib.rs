@@ -24,7 +24,9 @@ pub mod tree;
 pub mod verify;
 
 pub use counters::Counters;
-pub use drafter::{Budget, Committed, DraftError, Drafter, HiddenNeed, Needs, Request, VerifiedRow};
+pub use drafter::{
+    Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,
+};
 pub use sampler::{Flow, NonFiniteLogit, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot};
 pub use target::{
     Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Row, RowId, Scores, SequenceId,

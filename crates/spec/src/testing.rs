@@ -1,1 +1,10 @@
-//! A scripted model and test drafters.
+//! A scripted model, test drafters, and plain decoding to compare with: for the tests of this crate and of
+//! those above it. Behind the feature `testing`.
+
+mod drafters;
+mod model;
+mod run;
+
+pub use drafters::{AlwaysWrongDrafter, FailingDrafter, OracleDrafter, RandomDrafter};
+pub use model::{Evaluation, ScriptedModel};
+pub use run::{Run, Task, decode_drafted, decode_plain, token_law};

@@ -96,6 +96,14 @@ impl TokenTree {
         std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent).count()
     }
 
+    /// The tokens from the root to a node, its own the last.
+    pub fn path(&self, node: NodeId) -> Vec<Token> {
+        let up = std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent);
+        let mut tokens: Vec<Token> = up.map(|n| self.nodes[n as usize].token).collect();
+        tokens.reverse();
+        tokens
+    }
+
     /// The product of the confidences on the way to a node: the estimate that it is accepted.
     pub fn path_probability(&self, node: NodeId) -> f32 {
         std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent)

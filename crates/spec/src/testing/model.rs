@@ -1,0 +1,350 @@
+//! A [`TargetModel`] whose logits are a function of the path.
+
+use std::collections::{BTreeMap, HashMap};
+use std::fmt;
+use std::sync::Arc;
+
+use crate::noise::{Noise, mix};
+use crate::{
+    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, RowId, Scores, SequenceId, TargetModel,
+    Token,
+};
+
+/// Fills the logits of the row that ends a path.
+type Logits = Arc<dyn Fn(&[Token], &mut [f32]) + Send + Sync>;
+
+/// A row that a [`ScriptedModel`] has evaluated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Evaluation {
+    /// Whose row it was.
+    pub sequence: SequenceId,
+    /// Its index in its path.
+    pub position: usize,
+    /// Its token.
+    pub token: Token,
+    /// The pass in which it was, counted from 0.
+    pub pass: usize,
+}
+
+/// A model without weights: a row's logits are a function of the tokens on its path, its own the last. It
+/// keeps sequences as a real one does, can run out of pages, and fails when told to.
+#[derive(Clone)]
+pub struct ScriptedModel {
+    info: ModelInfo,
+    logits: Logits,
+    sequences: BTreeMap<SequenceId, Vec<Token>>,
+    reserved: HashMap<SequenceId, usize>,
+    next: u64,
+    /// The rows of the last pass that may be committed: sequence, parent, token.
+    last: Vec<(SequenceId, Option<RowId>, Token)>,
+    /// Tokens a page, and pages.
+    pages: Option<(usize, usize)>,
+    faults: BTreeMap<usize, ModelError>,
+    passes: usize,
+    evaluations: Vec<Evaluation>,
+}
+
+impl fmt::Debug for ScriptedModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ScriptedModel")
+            .field("info", &self.info)
+            .field("sequences", &self.sequences)
+            .finish()
+    }
+}
+
+impl ScriptedModel {
+    /// A model with these logits.
+    pub fn new(vocab_size: usize, logits: impl Fn(&[Token], &mut [f32]) + Send + Sync + 'static) -> Self {
+        Self {
+            info: ModelInfo {
+                vocab_size,
+                hidden_size: 4,
+                context_length: 1 << 20,
+                end_of_generation: Vec::new(),
+                capabilities: Capabilities {
+                    trees: true,
+                    hidden: true,
+                    row_invariant: true,
+                },
+            },
+            logits: Arc::new(logits),
+            sequences: BTreeMap::new(),
+            reserved: HashMap::new(),
+            next: 0,
+            last: Vec::new(),
+            pages: None,
+            faults: BTreeMap::new(),
+            passes: 0,
+            evaluations: Vec::new(),
+        }
+    }
+
+    /// Random logits, of about the given spread in nats, that depend on the last three tokens of the path.
+    pub fn random(vocab_size: usize, seed: u64, spread: f32) -> Self {
+        Self::new(vocab_size, move |path, logits| {
+            random_logits(path, seed, spread, logits)
+        })
+    }
+
+    /// A model that resembles this one: to each logit, random noise of about the given spread is added.
+    pub fn blurred(&self, seed: u64, spread: f32) -> Self {
+        let sharp = Arc::clone(&self.logits);
+        let mut blurred = Self::new(self.info.vocab_size, move |path, logits| {
+            sharp(path, logits);
+            let mut noise = vec![0.0; logits.len()];
+            random_logits(path, seed, spread, &mut noise);
+            logits.iter_mut().zip(noise).for_each(|(x, n)| *x += n);
+        });
+        blurred.info = self.info.clone();
+        blurred
+    }
+
+    /// A model that says these tokens, whatever the prompt, greedily and at moderate temperatures. The first
+    /// follows a prompt of `prompt` tokens; the last is said for ever.
+    pub fn saying(vocab_size: usize, prompt: usize, tokens: Vec<Token>) -> Self {
+        Self::new(vocab_size, move |path, logits| {
+            logits.fill(0.0);
+            let at = (path.len() - prompt.min(path.len())).min(tokens.len().saturating_sub(1));
+            if let Some(logit) = tokens.get(at).and_then(|&token| logits.get_mut(token as usize)) {
+                *logit = 60.0;
+            }
+        })
+    }
+
+    /// Sets the context's length.
+    pub fn with_context(mut self, length: usize) -> Self {
+        self.info.context_length = length;
+        self
+    }
+
+    /// Sets the tokens that end a generation.
+    pub fn with_end_of_generation(mut self, mut tokens: Vec<Token>) -> Self {
+        tokens.sort_unstable();
+        self.info.end_of_generation = tokens;
+        self
+    }
+
+    /// Sets what the model claims to be able to do.
+    pub fn with_capabilities(mut self, capabilities: Capabilities) -> Self {
+        self.info.capabilities = capabilities;
+        self
+    }
+
+    /// Limits the cache. Pages are not shared between forks.
+    pub fn with_pages(mut self, tokens_per_page: usize, pages: usize) -> Self {
+        self.pages = Some((tokens_per_page, pages));
+        self
+    }
+
+    /// Makes a pass fail, counted from 0 over the model's life.
+    pub fn failing_at(mut self, pass: usize, error: ModelError) -> Self {
+        self.faults.insert(pass, error);
+        self
+    }
+
+    /// The tokens in a sequence's cache; empty if it is not open.
+    pub fn committed(&self, sequence: SequenceId) -> &[Token] {
+        self.sequences.get(&sequence).map_or(&[], Vec::as_slice)
+    }
+
+    /// Sequences that are open.
+    pub fn open_sequences(&self) -> usize {
+        self.sequences.len()
+    }
+
+    /// Passes made, failed ones too.
+    pub fn passes(&self) -> usize {
+        self.passes
+    }
+
+    /// All rows evaluated, in order.
+    pub fn evaluations(&self) -> &[Evaluation] {
+        &self.evaluations
+    }
+
+    /// The logits of the row that ends `path`, without a sequence.
+    pub fn logits_after(&self, path: &[Token]) -> Vec<f32> {
+        let mut logits = vec![0.0; self.info.vocab_size];
+        (self.logits)(path, &mut logits);
+        logits
+    }
+
+    fn pages_of(&self, length: usize) -> usize {
+        self.pages.map_or(0, |(tokens, _)| length.div_ceil(tokens))
+    }
+
+    /// The tokens on a row's way from the start of its sequence.
+    fn path(&self, batch: &Batch, row: RowId) -> Vec<Token> {
+        let rows = batch.rows();
+        let up = std::iter::successors(Some(row), |&r| rows[r as usize].parent);
+        let mut path: Vec<Token> = up.map(|r| rows[r as usize].token).collect();
+        path.extend(self.committed(rows[row as usize].sequence).iter().rev());
+        path.reverse();
+        path
+    }
+}
+
+/// Roughly normal numbers of the given spread, from the path's last three tokens.
+fn random_logits(path: &[Token], seed: u64, spread: f32, logits: &mut [f32]) {
+    let last = &path[path.len().saturating_sub(3)..];
+    let context = last
+        .iter()
+        .fold(seed, |h, &token| mix(h ^ mix(u64::from(token) + 1)));
+    let bits = Noise::at(context, 0);
+    for (token, logit) in logits.iter_mut().enumerate() {
+        let bits = bits.bits(token as Token);
+        let sum: u64 = (0..4).map(|i| bits >> (16 * i) & 0xffff).sum();
+        // Four uniform numbers: mean 2, variance 1/3.
+        *logit = (sum as f32 / 65536.0 - 2.0) * 3f32.sqrt() * spread;
+    }
+}
+
+impl TargetModel for ScriptedModel {
+    fn info(&self) -> &ModelInfo {
+        &self.info
+    }
+
+    fn open(&mut self) -> SequenceId {
+        let sequence = SequenceId(self.next);
+        self.next += 1;
+        self.sequences.insert(sequence, Vec::new());
+        sequence
+    }
+
+    fn len(&self, sequence: SequenceId) -> usize {
+        self.committed(sequence).len()
+    }
+
+    fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<(), OutOfPages> {
+        let Some((_, pages)) = self.pages else {
+            return Ok(());
+        };
+        let held = |s: &SequenceId, tokens: usize| {
+            self.pages_of(tokens)
+                .max(self.reserved.get(s).copied().unwrap_or(0))
+        };
+        let used: usize = self
+            .sequences
+            .iter()
+            .map(|(s, tokens)| held(s, tokens.len()))
+            .sum();
+        let free = pages.saturating_sub(used);
+        let wanted = self.pages_of(self.len(sequence) + rows);
+        let needed = wanted.saturating_sub(held(&sequence, self.len(sequence)));
+        if needed > free {
+            return Err(OutOfPages { needed, free });
+        }
+        if self.sequences.contains_key(&sequence) {
+            let reserved = self.reserved.entry(sequence).or_insert(0);
+            *reserved = wanted.max(*reserved);
+        }
+        Ok(())
+    }
+
+    fn forward(&mut self, batch: &Batch, scores: &mut Scores, cancel: &Cancel) -> Result<(), ModelError> {
+        let pass = self.passes;
+        self.passes += 1;
+        if let Some(error) = self.faults.get(&pass) {
+            return Err(error.clone());
+        }
+        if cancel.is_cancelled() {
+            return Err(ModelError::Cancelled);
+        }
+        let ModelInfo {
+            vocab_size,
+            hidden_size,
+            context_length,
+            ..
+        } = self.info;
+        let mut rows = BTreeMap::<SequenceId, usize>::new();
+        for (at, row) in batch.rows().iter().enumerate() {
+            if !self.sequences.contains_key(&row.sequence) {
+                return Err(ModelError::UnknownSequence(row.sequence));
+            }
+            if row.token as usize >= vocab_size {
+                return Err(ModelError::TokenOutOfRange {
+                    token: row.token,
+                    vocab_size,
+                });
+            }
+            let position = self.path(batch, at as RowId).len() - 1;
+            if position >= context_length {
+                return Err(ModelError::ContextFull {
+                    position,
+                    context_length,
+                });
+            }
+            *rows.entry(row.sequence).or_insert(0) += 1;
+        }
+        for (sequence, rows) in rows {
+            self.reserve(sequence, rows)?;
+        }
+        scores.prepare(batch, vocab_size, hidden_size);
+        self.last.clear();
+        let (mut with_logits, mut with_hidden) = (0, 0);
+        for (at, row) in batch.rows().iter().enumerate() {
+            let path = self.path(batch, at as RowId);
+            if row.output.logits() {
+                let logits = &mut scores.logits_buffer()[with_logits * vocab_size..][..vocab_size];
+                (self.logits)(&path, logits);
+                with_logits += 1;
+            }
+            if row.output.hidden() {
+                let hidden = &mut scores.hidden_buffer()[with_hidden * hidden_size..][..hidden_size];
+                random_logits(&path, 1, 1.0, hidden);
+                with_hidden += 1;
+            }
+            self.last.push((row.sequence, row.parent, row.token));
+            let (sequence, token) = (row.sequence, row.token);
+            self.evaluations.push(Evaluation {
+                sequence,
+                position: path.len() - 1,
+                token,
+                pass,
+            });
+        }
+        Ok(())
+    }
+
+    fn commit(&mut self, sequence: SequenceId, rows: &[RowId]) {
+        let mut parent = None;
+        for &row in rows {
+            let Some(&(of, from, token)) = self.last.get(row as usize) else {
+                break;
+            };
+            let Some(tokens) = self.sequences.get_mut(&sequence) else {
+                break;
+            };
+            if of != sequence || from != parent {
+                break;
+            }
+            tokens.push(token);
+            parent = Some(row);
+        }
+        // What was committed, or now is a stranger to the committed tokens, cannot be committed again.
+        self.last
+            .iter_mut()
+            .filter(|row| row.0 == sequence)
+            .for_each(|row| row.1 = Some(RowId::MAX));
+        self.reserved.remove(&sequence);
+    }
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) {
+        if let Some(tokens) = self.sequences.get_mut(&sequence) {
+            tokens.truncate(len);
+        }
+        self.reserved.remove(&sequence);
+    }
+
+    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
+        let forked = self.open();
+        self.sequences.insert(forked, self.committed(sequence).to_vec());
+        forked
+    }
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.sequences.remove(&sequence);
+        self.reserved.remove(&sequence);
+    }
+}

@@ -1,68 +1,174 @@
-//! The CPU engine: the pass over a batch.
-use crate::{Config, LoadError};
+//! The CPU engine: a [`TargetModel`] over weights, cache and pass.
+//!
+//! Not here: the arithmetic ([`crate::pass`]), the cache's bookkeeping ([`crate::kv`]).
+use crate::kv::KvCache;
+use crate::pass::{Pass, Workspace};
+use crate::weights::Weights;
+use crate::{Config, LoadError, Tokenizer};
 use foretoken_gguf::Gguf;
 use foretoken_kernels::Compute;
-use foretoken_spec::*;
+use foretoken_kernels::attention::KvLayout;
+use foretoken_spec::{
+    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, RowId, Scores, SequenceId, TargetModel,
+};
 use std::sync::Arc;
 
+/// The context of a model when none is asked for, unless its own is shorter.
+const DEFAULT_CONTEXT: usize = 4096;
+
 /// How to load a model.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct LoadOptions {
-    /// Context length of a sequence; `None` is the model's own, at most 4096.
+    /// Most positions of a sequence; `None` is the model's own context length, at most 4096.
     pub context: Option<usize>,
     /// Positions that the cache holds over all sequences; `None` is one context.
     pub kv_positions: Option<usize>,
 }
 
-/// A model whose passes run on the CPU.
+/// A model whose passes run on the CPU. Each row's scores are the same bits whatever else is in its pass,
+/// and for every number of threads.
 #[derive(Debug)]
-pub struct CpuModel {}
+pub struct CpuModel {
+    config: Config,
+    info: ModelInfo,
+    compute: Arc<Compute>,
+    weights: Weights,
+    cache: KvCache,
+    space: Workspace,
+}
 
 impl CpuModel {
-    /// Loads weights into kernel layout. `progress(done, total)` is told bytes.
-    pub fn load(_gguf: &Gguf, _compute: Arc<Compute>, _options: &LoadOptions, _progress: &mut dyn FnMut(u64, u64)) -> Result<Self, LoadError> {
-        todo!()
+    /// Loads weights into kernel layout. `tokenizer` is the file's; it says which tokens end a generation.
+    /// `progress(done, total)` is told bytes of tensor data.
+    pub fn load(
+        gguf: &Gguf,
+        tokenizer: &Tokenizer,
+        compute: Arc<Compute>,
+        options: &LoadOptions,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
+        let config = Config::from_gguf(gguf)?;
+        let context_length = context_length(options.context, config.context_length)?;
+        let layout = KvLayout {
+            kv_heads: config.kv_heads,
+            head_dim: config.head_dim,
+        };
+        let positions = options.kv_positions.unwrap_or(context_length);
+        let cache = KvCache::new(compute.isa(), config.layers, layout, positions)
+            .map_err(|error| LoadError::Cache(error.to_string()))?;
+        let weights = Weights::load(gguf, &compute, &config, context_length, progress)?;
+
+        let known = |token: &u32| (*token as usize) < config.vocab_size;
+        let info = ModelInfo {
+            vocab_size: config.vocab_size,
+            hidden_size: config.hidden_size,
+            context_length,
+            end_of_generation: tokenizer
+                .end_of_generation()
+                .iter()
+                .copied()
+                .filter(known)
+                .collect(),
+            capabilities: Capabilities {
+                trees: true,
+                hidden: true,
+                row_invariant: true,
+            },
+        };
+        Ok(Self {
+            config,
+            info,
+            compute,
+            weights,
+            cache,
+            space: Workspace::default(),
+        })
     }
+
     /// The hyperparameters.
     pub fn config(&self) -> &Config {
-        todo!()
+        &self.config
     }
+
     /// Bytes of weights that one pass reads.
     pub fn bytes_per_pass(&self) -> u64 {
-        todo!()
+        self.weights.bytes_per_pass()
     }
+
     /// Free pages of the cache.
     pub fn free_pages(&self) -> usize {
-        todo!()
+        self.cache.free_pages()
+    }
+}
+
+/// The context to use, of a model that was made for `most` positions.
+fn context_length(asked: Option<usize>, most: usize) -> Result<usize, LoadError> {
+    match asked {
+        None => Ok(most.min(DEFAULT_CONTEXT)),
+        Some(asked) if (1..=most).contains(&asked) => Ok(asked),
+        Some(asked) => Err(LoadError::Context { asked, most }),
     }
 }
 
 impl TargetModel for CpuModel {
     fn info(&self) -> &ModelInfo {
-        todo!()
+        &self.info
     }
+
     fn open(&mut self) -> SequenceId {
-        todo!()
+        self.cache.open()
     }
-    fn len(&self, _sequence: SequenceId) -> usize {
-        todo!()
+
+    fn len(&self, sequence: SequenceId) -> usize {
+        self.cache.len(sequence)
     }
-    fn reserve(&mut self, _sequence: SequenceId, _rows: usize) -> Result<(), OutOfPages> {
-        todo!()
+
+    fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<(), OutOfPages> {
+        self.cache.reserve(sequence, rows)
     }
-    fn forward(&mut self, _batch: &Batch, _scores: &mut Scores, _cancel: &Cancel) -> Result<(), ModelError> {
-        todo!()
+
+    fn forward(&mut self, batch: &Batch, scores: &mut Scores, cancel: &Cancel) -> Result<(), ModelError> {
+        let vocab_size = self.info.vocab_size;
+        if let Some(row) = batch.rows().iter().find(|row| row.token as usize >= vocab_size) {
+            return Err(ModelError::TokenOutOfRange {
+                token: row.token,
+                vocab_size,
+            });
+        }
+        let plan = self.cache.begin_pass(batch, self.info.context_length)?;
+        scores.prepare(batch, vocab_size, self.info.hidden_size);
+        let Self {
+            config,
+            weights,
+            compute,
+            cache,
+            space,
+            ..
+        } = self;
+        let pass = Pass {
+            config,
+            weights,
+            compute,
+            plan: &plan,
+        };
+        pass.run(batch, cache, space, scores, cancel)?;
+        self.cache.finish_pass();
+        Ok(())
     }
-    fn commit(&mut self, _sequence: SequenceId, _rows: &[RowId]) {
-        todo!()
+
+    fn commit(&mut self, sequence: SequenceId, rows: &[RowId]) {
+        self.cache.commit(sequence, rows);
     }
-    fn truncate(&mut self, _sequence: SequenceId, _len: usize) {
-        todo!()
+
+    fn truncate(&mut self, sequence: SequenceId, len: usize) {
+        self.cache.truncate(sequence, len);
     }
-    fn fork(&mut self, _sequence: SequenceId) -> SequenceId {
-        todo!()
+
+    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
+        self.cache.fork(sequence)
     }
-    fn release(&mut self, _sequence: SequenceId) {
-        todo!()
+
+    fn release(&mut self, sequence: SequenceId) {
+        self.cache.release(sequence);
     }
 }

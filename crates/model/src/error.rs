@@ -4,7 +4,7 @@
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LoadError {
-    /// The file itself.
+    /// The file itself, or a metadata value that makes no sense.
     #[error(transparent)]
     Gguf(#[from] foretoken_gguf::Error),
     /// The architecture is not one of those known.
@@ -15,7 +15,7 @@ pub enum LoadError {
         /// Those known, separated by commas.
         known: String,
     },
-    /// A tensor is missing, or of another shape or type than the architecture needs.
+    /// A tensor is missing, superfluous, or of another shape or type than the architecture needs.
     #[error("tensor {name:?}: {problem}")]
     Tensor {
         /// Its name.
@@ -23,6 +23,17 @@ pub enum LoadError {
         /// What is wrong.
         problem: String,
     },
+    /// The context asked for cannot be had.
+    #[error("a context of {asked} positions was asked for; the model has 1 to {most}")]
+    Context {
+        /// Positions asked for.
+        asked: usize,
+        /// The model's own context length.
+        most: usize,
+    },
+    /// The cache asked for cannot be had.
+    #[error("{0}")]
+    Cache(String),
     /// The tokenizer cannot be built.
     #[error("tokenizer: {0}")]
     Tokenizer(String),

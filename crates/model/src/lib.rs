@@ -9,6 +9,7 @@ mod config;
 mod cpu;
 mod error;
 mod kv;
+mod pass;
 pub mod tokenizer;
 mod weights;
 

@@ -1,1 +1,312 @@
-//! Weights from a file into kernel layout.
+//! Weights from a file into kernel layout, tensor by tensor: one is mapped, packed and unmapped before the
+//! next, so that memory holds the packed weights and one tensor of the file at most.
+//!
+//! Every tensor of a file is either used or an error: an extra bias or norm that is passed over would
+//! change the computation silently.
+//!
+//! Not here: what the weights are multiplied with ([`crate::pass`]).
+use crate::{Config, LoadError};
+use foretoken_gguf::{Gguf, TensorInfo, TensorType};
+use foretoken_kernels::vector::RopeTable;
+use foretoken_kernels::{Compute, Format, Matrix};
+use half::f16;
+use std::collections::HashSet;
+
+/// A matrix and what is added to its product.
+#[derive(Debug)]
+pub(crate) struct Linear {
+    pub matrix: Matrix,
+    /// `[matrix.rows()]`.
+    pub bias: Option<Vec<f32>>,
+}
+
+/// One transformer layer.
+#[derive(Debug)]
+pub(crate) struct Layer {
+    pub attention_norm: Vec<f32>,
+    pub query: Linear,
+    pub key: Linear,
+    pub value: Linear,
+    pub output: Linear,
+    pub feed_forward_norm: Vec<f32>,
+    pub gate: Matrix,
+    pub up: Matrix,
+    pub down: Matrix,
+}
+
+/// All weights of a model.
+#[derive(Debug)]
+pub(crate) struct Weights {
+    /// `[vocab_size, hidden_size]`.
+    pub embedding: Matrix,
+    pub layers: Vec<Layer>,
+    pub final_norm: Vec<f32>,
+    /// `[vocab_size, hidden_size]`; `None` where the embedding matrix serves (tied).
+    pub head: Option<Matrix>,
+    pub rope: RopeTable,
+}
+
+impl Weights {
+    /// Loads all weights; `positions` is how far the rope table reaches. `progress(done, total)` is told
+    /// bytes of tensor data.
+    pub fn load(
+        gguf: &Gguf,
+        compute: &Compute,
+        config: &Config,
+        positions: usize,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, LoadError> {
+        let total = gguf.tensors().iter().map(|tensor| tensor.len).sum();
+        let mut loader = Loader {
+            gguf,
+            compute,
+            progress,
+            done: 0,
+            total,
+            used: HashSet::new(),
+        };
+        let (hidden, inner) = (config.hidden_size, config.feed_forward_size);
+        let (queries, keys) = (config.query_size(), config.kv_size());
+        let embedding = loader.vocabulary_matrix("token_embd.weight", config)?;
+        let mut layers = Vec::with_capacity(config.layers);
+        for at in 0..config.layers {
+            let name = |part: &str| format!("blk.{at}.{part}");
+            layers.push(Layer {
+                attention_norm: loader.vector(&name("attn_norm.weight"), hidden)?,
+                query: loader.linear(&name("attn_q"), queries, hidden)?,
+                key: loader.linear(&name("attn_k"), keys, hidden)?,
+                value: loader.linear(&name("attn_v"), keys, hidden)?,
+                output: loader.linear(&name("attn_output"), hidden, queries)?,
+                feed_forward_norm: loader.vector(&name("ffn_norm.weight"), hidden)?,
+                gate: loader.matrix(&name("ffn_gate.weight"), inner, hidden)?,
+                up: loader.matrix(&name("ffn_up.weight"), inner, hidden)?,
+                down: loader.matrix(&name("ffn_down.weight"), hidden, inner)?,
+            });
+        }
+        let final_norm = loader.vector("output_norm.weight", hidden)?;
+        let head = match gguf.tensor("output.weight") {
+            Some(_) => Some(loader.vocabulary_matrix("output.weight", config)?),
+            None => None,
+        };
+        let factors = loader.vector_if_present("rope_freqs.weight", config.rope.dims / 2)?;
+        if factors
+            .iter()
+            .flatten()
+            .any(|&factor| !(factor > 0.0 && factor.is_finite()))
+        {
+            return Err(tensor_error(
+                "rope_freqs.weight",
+                "holds a factor that is not above zero",
+            ));
+        }
+        loader.check_all_used()?;
+
+        let rope = &config.rope;
+        let rope = RopeTable::new(
+            rope.dims,
+            rope.freq_base,
+            factors.as_deref(),
+            rope.position_divisor,
+            positions,
+        );
+        Ok(Self {
+            embedding,
+            layers,
+            final_norm,
+            head,
+            rope,
+        })
+    }
+
+    /// The matrix that turns hidden states into logits.
+    pub fn head(&self) -> &Matrix {
+        self.head.as_ref().unwrap_or(&self.embedding)
+    }
+
+    /// Bytes of matrices that a pass reads from end to end; of the embedding it looks up single rows.
+    pub fn bytes_per_pass(&self) -> u64 {
+        let layers = self.layers.iter().flat_map(|layer| {
+            let Layer {
+                query,
+                key,
+                value,
+                output,
+                gate,
+                up,
+                down,
+                ..
+            } = layer;
+            [
+                &query.matrix,
+                &key.matrix,
+                &value.matrix,
+                &output.matrix,
+                gate,
+                up,
+                down,
+            ]
+        });
+        layers
+            .chain([self.head()])
+            .map(|matrix| matrix.packed_bytes() as u64)
+            .sum()
+    }
+}
+
+struct Loader<'a> {
+    gguf: &'a Gguf,
+    compute: &'a Compute,
+    progress: &'a mut dyn FnMut(u64, u64),
+    done: u64,
+    total: u64,
+    used: HashSet<String>,
+}
+
+impl<'a> Loader<'a> {
+    fn find(&self, name: &str) -> Result<&'a TensorInfo, LoadError> {
+        self.gguf
+            .tensor(name)
+            .ok_or_else(|| tensor_error(name, "is missing"))
+    }
+
+    fn linear(&mut self, name: &str, rows: usize, cols: usize) -> Result<Linear, LoadError> {
+        let matrix = self.matrix(&format!("{name}.weight"), rows, cols)?;
+        let bias = self.vector_if_present(&format!("{name}.bias"), rows)?;
+        Ok(Linear { matrix, bias })
+    }
+
+    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, LoadError> {
+        let info = self.find(name)?;
+        check_dims(info, &[cols, rows])?;
+        self.pack(info, rows, cols)
+    }
+
+    /// A matrix with a row for each token. Rows of padding at its end stay in the file.
+    fn vocabulary_matrix(&mut self, name: &str, config: &Config) -> Result<Matrix, LoadError> {
+        let info = self.find(name)?;
+        let (rows, cols) = (config.vocab_size, config.hidden_size);
+        match info.dims[..] {
+            [width, height] if width == cols as u64 && height >= rows as u64 => self.pack(info, rows, cols),
+            _ => {
+                let problem = format!("is {}; [{cols}, at least {rows}] is needed", shape(&info.dims));
+                Err(tensor_error(name, problem))
+            }
+        }
+    }
+
+    /// Packs the first `rows` rows.
+    fn pack(&mut self, info: &'a TensorInfo, rows: usize, cols: usize) -> Result<Matrix, LoadError> {
+        let format = format_of(info)?;
+        let bytes = self.gguf.map(info)?;
+        let stored_rows = info.dims[1] as usize;
+        let used = bytes.len() / stored_rows * rows;
+        let matrix = Matrix::pack(self.compute, format, rows, cols, &bytes[..used])
+            .map_err(|error| tensor_error(&info.name, error.to_string()))?;
+        self.used(info);
+        Ok(matrix)
+    }
+
+    fn vector_if_present(&mut self, name: &str, len: usize) -> Result<Option<Vec<f32>>, LoadError> {
+        match self.gguf.tensor(name) {
+            Some(_) => self.vector(name, len).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+        let info = self.find(name)?;
+        check_dims(info, &[len])?;
+        let bytes = self.gguf.map(info)?;
+        let values = match info.ty {
+            TensorType::F32 => bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&b| f32::from_le_bytes(b))
+                .collect(),
+            TensorType::F16 => bytes
+                .as_chunks()
+                .0
+                .iter()
+                .map(|&b| f16::from_le_bytes(b).to_f32())
+                .collect(),
+            other => {
+                return Err(tensor_error(
+                    name,
+                    format!("is {}; F32 or F16 is needed", other.name()),
+                ));
+            }
+        };
+        self.used(info);
+        Ok(values)
+    }
+
+    fn used(&mut self, info: &TensorInfo) {
+        self.used.insert(info.name.clone());
+        self.done += info.len;
+        (self.progress)(self.done, self.total);
+    }
+
+    fn check_all_used(&self) -> Result<(), LoadError> {
+        match self
+            .gguf
+            .tensors()
+            .iter()
+            .find(|tensor| !self.used.contains(&tensor.name))
+        {
+            Some(extra) => Err(tensor_error(
+                &extra.name,
+                "is not part of the architecture as it is supported here",
+            )),
+            None => Ok(()),
+        }
+    }
+}
+
+fn tensor_error(name: &str, problem: impl Into<String>) -> LoadError {
+    LoadError::Tensor {
+        name: name.to_owned(),
+        problem: problem.into(),
+    }
+}
+
+fn shape(dims: &[u64]) -> String {
+    format!("{dims:?}")
+}
+
+fn check_dims(info: &TensorInfo, expected: &[usize]) -> Result<(), LoadError> {
+    let same = info
+        .dims
+        .iter()
+        .copied()
+        .eq(expected.iter().map(|&dim| dim as u64));
+    if same {
+        return Ok(());
+    }
+    let problem = format!("is {}; {expected:?} is needed", shape(&info.dims));
+    Err(tensor_error(&info.name, problem))
+}
+
+fn format_of(info: &TensorInfo) -> Result<Format, LoadError> {
+    Ok(match info.ty {
+        TensorType::F32 => Format::F32,
+        TensorType::F16 => Format::F16,
+        TensorType::BF16 => Format::BF16,
+        TensorType::Q4_0 => Format::Q4_0,
+        TensorType::Q4_1 => Format::Q4_1,
+        TensorType::Q5_0 => Format::Q5_0,
+        TensorType::Q5_1 => Format::Q5_1,
+        TensorType::Q8_0 => Format::Q8_0,
+        TensorType::Q2_K => Format::Q2_K,
+        TensorType::Q3_K => Format::Q3_K,
+        TensorType::Q4_K => Format::Q4_K,
+        TensorType::Q5_K => Format::Q5_K,
+        TensorType::Q6_K => Format::Q6_K,
+        other => {
+            return Err(tensor_error(
+                &info.name,
+                format!("type {} has no kernel", other.name()),
+            ));
+        }
+    })
+}

@@ -69,3 +69,69 @@ impl Counters {
         self.accepted_at_depth.resize(length, 0);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, Source};
+
+    fn tree(parents: &[Option<u32>]) -> TokenTree {
+        let mut tree = TokenTree::default();
+        for (token, &parent) in (0..).zip(parents) {
+            tree.push(Node {
+                token,
+                parent,
+                confidence: 0.5,
+                source: Source::Scripted,
+                rank: 0,
+            });
+        }
+        tree
+    }
+
+    #[test]
+    fn a_hand_computed_run() {
+        let mut counters = Counters::default();
+        assert_eq!(
+            (counters.acceptance_rate(), counters.tokens_per_round()),
+            (None, None)
+        );
+        // A round without a draft; a chain of three, two accepted; a tree of five, one accepted; a chain of
+        // two that ended the generation with its first, the second of which was right.
+        let round = |tokens: &[u32], accepted: &[u32], discarded| Verdict {
+            tokens: tokens.to_vec(),
+            accepted: accepted.to_vec(),
+            discarded_by_cut: discarded,
+        };
+        counters.record(&tree(&[]), &round(&[7], &[], 0));
+        assert_eq!(
+            (counters.acceptance_rate(), counters.tokens_per_round()),
+            (None, Some(1.0))
+        );
+        counters.record(&tree(&[None, Some(0), Some(1)]), &round(&[0, 1, 9], &[0, 1], 0));
+        counters.record(
+            &tree(&[None, None, Some(0), Some(1), Some(3)]),
+            &round(&[1, 9], &[1], 0),
+        );
+        counters.record(&tree(&[None, Some(0)]), &round(&[0], &[0], 1));
+        let expected = Counters {
+            rounds: 4,
+            tokens: 7,
+            drafted: 10,
+            accepted: 4,
+            discarded_by_cut: 1,
+            drafted_at_depth: vec![4, 4, 2],
+            accepted_at_depth: vec![3, 1, 0],
+        };
+        assert_eq!(counters, expected);
+        assert_eq!(
+            (counters.acceptance_rate(), counters.tokens_per_round()),
+            (Some(0.4), Some(1.75))
+        );
+
+        let mut twice = Counters::default();
+        twice.add(&expected);
+        twice.add(&expected);
+        assert_eq!((twice.rounds, twice.accepted_at_depth), (8, vec![6, 2, 0]));
+    }
+}

@@ -12,6 +12,8 @@
 
 mod params;
 mod select;
+#[cfg(test)]
+mod tests;
 
 use std::collections::HashMap;
 use std::sync::Arc;

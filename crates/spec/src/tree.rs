@@ -130,3 +130,68 @@ impl TokenTree {
         self.nodes.truncate(kept);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn node(parent: Option<NodeId>, token: Token, confidence: f32) -> Node {
+        Node {
+            token,
+            parent,
+            confidence,
+            source: Source::Scripted,
+            rank: 0,
+        }
+    }
+
+    fn sample() -> TokenTree {
+        let mut tree = TokenTree::default();
+        for (parent, token, confidence) in [
+            (None, 5, 0.5),
+            (None, 6, 0.25),
+            (Some(0), 6, 0.5),
+            (Some(1), 6, 1.0),
+            (Some(2), 7, 0.5),
+            (Some(2), 8, 0.25),
+        ] {
+            tree.push(node(parent, token, confidence));
+        }
+        tree
+    }
+
+    #[test]
+    fn siblings_hold_distinct_tokens() {
+        let mut tree = sample();
+        assert_eq!(tree.len(), 6);
+        assert_eq!(tree.push(node(Some(0), 6, 0.9)), 2);
+        assert_eq!(tree.push(node(None, 6, 0.9)), 1);
+        assert_eq!((tree.len(), tree.nodes()[2].confidence), (6, 0.5));
+        assert_eq!(tree.push(node(Some(1), 7, 0.9)), 6);
+        assert_eq!(tree.child(Some(2), 8), Some(5));
+        assert_eq!(tree.child(Some(2), 6), None);
+        assert_eq!(tree.children(None).collect::<Vec<_>>(), [0, 1]);
+        assert_eq!(tree.children(Some(2)).collect::<Vec<_>>(), [4, 5]);
+        assert_eq!(tree.children(Some(5)).count(), 0);
+    }
+
+    #[test]
+    fn depth_path_and_probability_go_up_to_the_root() {
+        let tree = sample();
+        assert_eq!((tree.depth(1), tree.depth(4)), (1, 3));
+        assert_eq!(tree.path(4), [5, 6, 7]);
+        assert_eq!(tree.path_probability(4), 0.125);
+    }
+
+    #[test]
+    fn what_hangs_on_a_dropped_node_is_dropped() {
+        let mut tree = sample();
+        tree.retain(|id, _| id != 0);
+        let left: Vec<_> = tree.nodes().iter().map(|n| (n.parent, n.token)).collect();
+        assert_eq!(left, [(None, 6), (Some(0), 6)]);
+        let mut tree = sample();
+        tree.retain(|id, node| id != 1 && node.token != 7);
+        let left: Vec<_> = tree.nodes().iter().map(|n| (n.parent, n.token)).collect();
+        assert_eq!(left, [(None, 5), (Some(0), 6), (Some(1), 8)]);
+    }
+}

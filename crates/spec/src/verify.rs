@@ -131,3 +131,227 @@ fn agreement(
     sampler.rollback(depth);
     depth
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Node, SamplerParams, Source};
+
+    const STOP: Token = 2;
+
+    /// A tree from (parent, token).
+    fn tree(nodes: &[(Option<NodeId>, Token)]) -> TokenTree {
+        let mut tree = TokenTree::default();
+        for &(parent, token) in nodes {
+            tree.push(Node {
+                token,
+                parent,
+                confidence: 0.5,
+                source: Source::Scripted,
+                rank: 0,
+            });
+        }
+        tree
+    }
+
+    fn chain(tokens: &[Token]) -> TokenTree {
+        let nodes: Vec<_> = (0..)
+            .map(|i: NodeId| i.checked_sub(1))
+            .zip(tokens.iter().copied())
+            .collect();
+        tree(&nodes)
+    }
+
+    /// Rows that say the given tokens, the root's first; `None` is a row of NaN.
+    fn rows(says: &[Option<Token>]) -> Vec<Vec<f32>> {
+        let row = |say: &Option<Token>| {
+            let mut row = vec![if say.is_some() { 0.0 } else { f32::NAN }; 32];
+            say.iter().for_each(|&token| row[token as usize] = 50.0);
+            row
+        };
+        says.iter().map(row).collect()
+    }
+
+    /// Verifies greedily with these rows: tokens, accepted nodes, discarded.
+    fn check(
+        tree: &TokenTree,
+        says: &[Option<Token>],
+        expected: Result<(&[Token], &[NodeId], usize), NonFiniteLogit>,
+    ) {
+        let rows = rows(says);
+        let params = SamplerParams {
+            temperature: 0.0,
+            presence_penalty: 0.1,
+            ..Default::default()
+        };
+        let mut sampler = Sampler::new(params, 0, &[1]);
+        let logits = |node: Option<NodeId>| &rows[node.map_or(0, |n| n as usize + 1)][..];
+        let mut shown = Vec::new();
+        let cut = |token| {
+            shown.push(token);
+            if token == STOP { Flow::Stop } else { Flow::Continue }
+        };
+        let verdict = verify(tree, &mut sampler, logits, cut);
+        let gained = verdict.as_ref().map_or(0, |v| v.tokens.len());
+        assert_eq!(sampler.position(), 1 + gained as u64);
+        assert_eq!(shown, verdict.as_ref().map_or(&[][..], |v| &v.tokens));
+        let verdict = verdict
+            .as_ref()
+            .map(|v| (&v.tokens[..], &v.accepted[..], v.discarded_by_cut));
+        assert_eq!(verdict, expected.as_ref().map(|v| *v));
+    }
+
+    #[test]
+    fn k_accepted_tokens_gain_k_plus_one() {
+        check(&chain(&[]), &[Some(7)], Ok((&[7], &[], 0)));
+        check(
+            &chain(&[10, 11]),
+            &[Some(9), Some(9), Some(9)],
+            Ok((&[9], &[], 0)),
+        );
+        check(
+            &chain(&[10, 11]),
+            &[Some(10), Some(9), Some(9)],
+            Ok((&[10, 9], &[0], 0)),
+        );
+        check(
+            &chain(&[10, 11]),
+            &[Some(10), Some(11), Some(9)],
+            Ok((&[10, 11, 9], &[0, 1], 0)),
+        );
+    }
+
+    #[test]
+    fn a_tree_is_left_where_the_target_leaves_it() {
+        let tree = tree(&[
+            (None, 10),
+            (None, 20),
+            (Some(1), 10),
+            (Some(1), 21),
+            (Some(0), 21),
+            (Some(3), 22),
+        ]);
+        let says = |root, after_20, after_21, after_22| {
+            [
+                Some(root),
+                Some(9),
+                Some(after_20),
+                Some(9),
+                Some(after_21),
+                Some(9),
+                Some(after_22),
+            ]
+        };
+        check(
+            &tree,
+            &says(20, 21, 22, 23),
+            Ok((&[20, 21, 22, 23], &[1, 3, 5], 0)),
+        );
+        check(&tree, &says(20, 21, 5, 0), Ok((&[20, 21, 5], &[1, 3], 0)));
+        check(&tree, &says(20, 10, 0, 0), Ok((&[20, 10, 9], &[1, 2], 0)));
+        check(&tree, &says(21, 0, 0, 0), Ok((&[21], &[], 0)));
+    }
+
+    #[test]
+    fn the_first_stop_ends_the_run() {
+        let says = [Some(10), Some(11), Some(STOP), Some(20), Some(21)];
+        check(
+            &chain(&[10, 11, STOP, 20]),
+            &says,
+            Ok((&[10, 11, STOP], &[0, 1, 2], 1)),
+        );
+        check(
+            &chain(&[10, 11, STOP, 5]),
+            &says,
+            Ok((&[10, 11, STOP], &[0, 1, 2], 0)),
+        );
+        check(&chain(&[10, 11]), &says, Ok((&[10, 11, STOP], &[0, 1], 0)));
+        check(
+            &chain(&[10, 11, STOP]),
+            &says,
+            Ok((&[10, 11, STOP], &[0, 1, 2], 0)),
+        );
+        check(
+            &chain(&[STOP, STOP]),
+            &[Some(STOP), Some(STOP), Some(1)],
+            Ok((&[STOP], &[0], 1)),
+        );
+    }
+
+    #[test]
+    fn a_row_that_is_no_number_fails_only_as_a_root() {
+        check(&chain(&[10]), &[None, Some(3)], Err(NonFiniteLogit { token: 0 }));
+        check(&chain(&[10, 11]), &[Some(10), None, None], Ok((&[10], &[], 0)));
+        check(
+            &chain(&[10, 11]),
+            &[Some(10), Some(11), None],
+            Ok((&[10, 11], &[0], 0)),
+        );
+        // Rows that are not reached do not matter, nor those after a cut.
+        check(&chain(&[10, 11]), &[Some(9), None, None], Ok((&[9], &[], 0)));
+        check(
+            &chain(&[STOP, 11]),
+            &[Some(STOP), None, None],
+            Ok((&[STOP], &[0], 0)),
+        );
+    }
+
+    #[test]
+    fn penalties_follow_the_path() {
+        // Each token costs its own repetition 60 nats: the target says 10 once, and then its second choice.
+        let params = SamplerParams {
+            temperature: 0.0,
+            presence_penalty: 60.0,
+            ..Default::default()
+        };
+        let mut row = vec![0.0; 32];
+        row[10] = 50.0;
+        row[11] = 20.0;
+        let draft = chain(&[10, 11, 0]);
+        let verdict = verify(
+            &draft,
+            &mut Sampler::new(params, 0, &[10, 11]),
+            |_| &row,
+            |_| Flow::Continue,
+        )
+        .unwrap();
+        assert_eq!(verdict.tokens, [10, 11, 0, 1]);
+        assert_eq!(verdict.accepted, [0, 1, 2]);
+    }
+
+    #[test]
+    fn forced_acceptance_has_its_probability_and_nothing_else() {
+        let row = vec![0.0; 32];
+        let run = |probability: f64| {
+            let mut sampler = Sampler::new(
+                SamplerParams {
+                    temperature: 0.0,
+                    ..Default::default()
+                },
+                0,
+                &[1],
+            );
+            let forced = ForcedAcceptance { probability, key: 5 };
+            let (mut accepted, mut rounds) = (0, 0);
+            while sampler.position() < 20_000 {
+                // The target itself says 0, which the draft holds too.
+                let draft = chain(&[0, 9, 0, 9]);
+                let verdict =
+                    verify_forced(&draft, &mut sampler, |_| &row, |_| Flow::Continue, forced).unwrap();
+                assert_eq!(verdict.tokens.len(), verdict.accepted.len() + 1);
+                accepted += verdict.accepted.len();
+                rounds += 1;
+            }
+            accepted as f64 / f64::from(rounds)
+        };
+        assert_eq!(run(0.0), 0.0);
+        assert_eq!(run(1.0), 4.0);
+        // p + p² + p³ + p⁴
+        let expected = 0.6 + 0.36 + 0.216 + 0.1296;
+        assert!(
+            (run(0.6) - expected).abs() < 0.05,
+            "{} accepted, not {expected}",
+            run(0.6)
+        );
+    }
+}

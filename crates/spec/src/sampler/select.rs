@@ -252,49 +252,93 @@ impl<'a> Row<'a> {
         ranked: &mut Vec<Ranked>,
         drawn: &mut Vec<Drawn>,
     ) {
-        let temperature = f64::from(params.temperature);
+        drawn.clear();
+        let mut lead = Lead {
+            noise,
+            temperature: f64::from(params.temperature),
+            m,
+            threshold: f64::NEG_INFINITY,
+            drawn,
+        };
         match self.survivors(params, ranked) {
             Survivors::Listed => {
-                let listed = ranked.iter().map(|r| (self.token(r.index()), r.logit()));
-                lead(noise, temperature, listed, m, drawn);
+                ranked
+                    .iter()
+                    .for_each(|r| lead.offer(self.token(r.index()), r.logit()));
             }
             Survivors::All => {
-                let all = self
-                    .logits
-                    .iter()
-                    .enumerate()
-                    .map(|(i, &logit)| (self.token(i), logit));
-                lead(noise, temperature, all, m, drawn);
+                for (at, block) in self.logits.chunks(BLOCK).enumerate() {
+                    let first = at * BLOCK;
+                    let Some(limit) = lead.limit(greatest_of(block)) else {
+                        continue;
+                    };
+                    let ids = first as Token..(first + block.len()) as Token;
+                    let hopeful = match self.vocabulary {
+                        None => ids.fold(false, |any, id| any | (noise.bits(id) <= limit)),
+                        Some(v) => v[first..][..block.len()]
+                            .iter()
+                            .any(|&id| noise.bits(id) <= limit),
+                    };
+                    if hopeful {
+                        let logits = block.iter().enumerate();
+                        logits.for_each(|(i, &logit)| lead.offer(self.token(first + i), logit));
+                    }
+                }
             }
         }
     }
 }
 
-/// Fills `drawn` with the `m` best of `candidates` by score. One whose noise cannot lift it among them, by
-/// the bound of its hash, costs no logarithm.
-fn lead(
+/// The greatest of some numbers.
+fn greatest_of(logits: &[f32]) -> f32 {
+    logits
+        .iter()
+        .fold(f32::NEG_INFINITY, |a, &x| if x > a { x } else { a })
+}
+
+/// The `m` best candidates so far by score.
+struct Lead<'a> {
     noise: Noise,
     temperature: f64,
-    candidates: impl Iterator<Item = (Token, f32)>,
     m: usize,
-    drawn: &mut Vec<Drawn>,
-) {
-    drawn.clear();
-    let mut threshold = f64::NEG_INFINITY; // the m-th best score, once there are m
-    for (token, logit) in candidates {
+    /// The m-th best score, once there are m.
+    threshold: f64,
+    /// Best first.
+    drawn: &'a mut Vec<Drawn>,
+}
+
+impl Lead<'_> {
+    /// Takes in a candidate. One whose noise cannot lift it among the best, by the bound of its hash, costs
+    /// no logarithm.
+    fn offer(&mut self, token: Token, logit: f32) {
         let logit = f64::from(logit);
-        let bits = noise.bits(token);
-        if logit + temperature * noise::gumbel_bound(bits) < threshold || logit == f64::NEG_INFINITY {
-            continue;
+        let bits = self.noise.bits(token);
+        let bound = logit + self.temperature * noise::gumbel_bound(bits);
+        if bound < self.threshold || logit == f64::NEG_INFINITY {
+            return;
         }
-        let score = logit + temperature * noise::gumbel(bits);
-        let at = drawn.partition_point(|d| d.score > score || d.score == score && d.token < token);
-        if at < m {
-            drawn.truncate(m - 1);
-            drawn.insert(at, Drawn { token, score });
-            if drawn.len() == m {
-                threshold = drawn[m - 1].score;
+        let score = logit + self.temperature * noise::gumbel(bits);
+        let before = |d: &Drawn| d.score > score || d.score == score && d.token < token;
+        let at = self.drawn.partition_point(before);
+        if at < self.m {
+            self.drawn.truncate(self.m - 1);
+            self.drawn.insert(at, Drawn { token, score });
+            if self.drawn.len() == self.m {
+                self.threshold = self.drawn[self.m - 1].score;
             }
+        }
+    }
+
+    /// Hash bits above this cannot lift any of a group of logits, of which this is the greatest, among the
+    /// best; `None` if no bits can. See [`noise::gumbel_bound`]: so many leading zeros are needed at least.
+    fn limit(&self, greatest: f32) -> Option<u64> {
+        let needed =
+            (self.threshold - f64::from(greatest)) / (self.temperature * std::f64::consts::LN_2) - 1.0;
+        // A millionth covers all rounding.
+        match (needed - 1e-6).ceil() {
+            zeros if zeros > 52.0 => None,
+            zeros if zeros >= 1.0 => Some(u64::MAX >> zeros as u32),
+            _ => Some(u64::MAX),
         }
     }
 }
@@ -352,7 +396,7 @@ mod tests {
 
         #[test]
         fn draws_equal_the_sort_of_all_scores(
-            logits in prop::collection::vec(-20f32..20.0, 1..400), key: u64, temperature in 0.05f64..3.0, m in 1usize..9,
+            logits in prop::collection::vec(-20f32..20.0, 1..400), key: u64, temperature in (0.01f32..3.0).prop_map(f64::from), m in 1usize..9,
         ) {
             let noise = Noise::at(key, 3);
             let candidates = || logits.iter().enumerate().map(|(i, &x)| (i as Token, x));
@@ -362,7 +406,10 @@ mod tests {
             all.sort_by(|a, b| b.score.total_cmp(&a.score).then(a.token.cmp(&b.token)));
             all.truncate(m);
             let mut drawn = Vec::new();
-            lead(noise, temperature, candidates(), m, &mut drawn);
+            let params = SamplerParams {
+                temperature: temperature as f32, top_k: 0, top_p: 1.0, min_p: 0.0, ..Default::default()
+            };
+            Row::new(&logits, None).unwrap().draw(&params, noise, m, &mut Vec::new(), &mut drawn);
             prop_assert_eq!(drawn, all);
         }
 

@@ -32,6 +32,8 @@ pub struct Evaluation {
 pub struct ScriptedModel {
     info: ModelInfo,
     logits: Logits,
+    /// Tokens below this can be evaluated.
+    input_vocab: usize,
     sequences: BTreeMap<SequenceId, Vec<Token>>,
     reserved: HashMap<SequenceId, usize>,
     next: u64,
@@ -69,6 +71,7 @@ impl ScriptedModel {
                 },
             },
             logits: Arc::new(logits),
+            input_vocab: vocab_size,
             sequences: BTreeMap::new(),
             reserved: HashMap::new(),
             next: 0,
@@ -110,6 +113,12 @@ impl ScriptedModel {
                 *logit = 60.0;
             }
         })
+    }
+
+    /// Lets the model read more tokens than its row of logits is long, as one with a reduced head does.
+    pub fn with_input_vocab(mut self, size: usize) -> Self {
+        self.input_vocab = size;
+        self
     }
 
     /// Sets the context's length.
@@ -262,7 +271,8 @@ impl TargetModel for ScriptedModel {
             if !self.sequences.contains_key(&row.sequence) {
                 return Err(ModelError::UnknownSequence(row.sequence));
             }
-            if row.token as usize >= vocab_size {
+            if row.token as usize >= self.input_vocab {
+                let vocab_size = self.input_vocab;
                 return Err(ModelError::TokenOutOfRange {
                     token: row.token,
                     vocab_size,

@@ -19,7 +19,7 @@
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::avx2::activation as avx2;
 use crate::memory::Disjoint;
-use crate::{Format, Isa, Pool};
+use crate::{Compute, Format, Isa};
 use std::ops::Range;
 
 /// Most rows of a sweep.
@@ -107,87 +107,98 @@ impl Sweeps {
     }
 }
 
-/// Inputs below which it does not pay to share the quantisation among threads.
-const PARALLEL: usize = 1 << 14;
+/// Inputs that a task quantises, about: some microseconds' work. With one task the caller does it all.
+const TASK_INPUTS: usize = 1 << 14;
 
 /// Writes all sweeps of `x`, `[rows][cols]`, as `scheme` says: `out` is `[rows · row_words]`.
 pub(crate) fn prepare(
-    isa: Isa,
-    pool: &Pool,
+    compute: &Compute,
     scheme: Scheme,
     x: &[f32],
     sweeps: Sweeps,
     cols: usize,
     out: &mut [u32],
 ) {
-    let row_words = scheme.row_words(cols);
+    let (inputs, words) = scheme.block();
+    let blocks = cols / inputs;
+    // A task has some blocks of all rows of a sweep, which lie together.
+    let task_blocks = (TASK_INPUTS / (sweeps.rows(0).len() * inputs)).max(1);
+    let tasks_per_sweep = blocks.div_ceil(task_blocks);
     let out = Disjoint::new(out);
-    let sweep = |index: usize| {
-        let rows = sweeps.rows(index);
-        // SAFETY: sweeps do not overlap, and each is written by one task.
-        let out = unsafe { out.part(rows.start * row_words..rows.end * row_words) };
+    compute.pool().run(sweeps.count() * tasks_per_sweep, |task| {
+        let rows = sweeps.rows(task / tasks_per_sweep);
+        let first = task % tasks_per_sweep * task_blocks;
+        let range = first..blocks.min(first + task_blocks);
         let n = rows.len();
+        let sweep = rows.start * blocks * words;
+        // SAFETY: neither sweeps nor the blocks within one overlap, and each is written by one task.
+        let out = unsafe { out.part(sweep + range.start * words * n..sweep + range.end * words * n) };
         for (i, row) in rows.enumerate() {
-            prepare_row(isa, scheme, &x[row * cols..][..cols], n, i, out);
+            let x = &x[row * cols + range.start * inputs..row * cols + range.end * inputs];
+            write_row(compute.isa(), scheme, x, n, i, out);
         }
-    };
-    if x.len() < PARALLEL {
-        (0..sweeps.count()).for_each(sweep);
-    } else {
-        pool.run(sweeps.count(), sweep);
-    }
+    });
 }
 
-/// Writes row `i` of the `n` rows of a sweep.
-fn prepare_row(isa: Isa, scheme: Scheme, x: &[f32], n: usize, i: usize, out: &mut [u32]) {
-    let (inputs, words) = scheme.block();
-    match scheme {
-        Scheme::Float => x
-            .iter()
-            .zip(out.iter_mut().skip(i).step_by(n))
-            .for_each(|(x, out)| *out = x.to_bits()),
-        Scheme::Block32 | Scheme::Block256 => {
+/// Writes row `i` of the `n` of a sweep: `out` are the sweep's blocks of these inputs.
+fn write_row(isa: Isa, scheme: Scheme, x: &[f32], n: usize, i: usize, out: &mut [u32]) {
+    match (scheme, isa) {
+        (Scheme::Float, _) => {
+            x.iter()
+                .zip(out.chunks_exact_mut(n))
+                .for_each(|(x, out)| out[i] = x.to_bits());
+        }
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` proves that the machine has the instructions.
+        (Scheme::Block32, Isa::Avx2(_)) => unsafe { avx2::blocks_of_32(x, n, i, out) },
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: `isa` proves that the machine has the instructions.
+        (Scheme::Block256, Isa::Avx2(_)) => unsafe { avx2::blocks_of_256(x, n, i, out) },
+        _ => {
+            let (inputs, words) = scheme.block();
             for (x, out) in x.chunks_exact(inputs).zip(out.chunks_exact_mut(words * n)) {
+                let scale = Scale::of(x.iter().fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff)));
                 let mut codes = [0; 256];
-                let d = quantize(isa, x, &mut codes[..inputs]);
-                write_block(scheme, &codes[..inputs], d, n, i, out);
+                if let Some(inverse) = scale.inverse {
+                    let codes = codes.iter_mut().zip(x);
+                    codes.for_each(|(code, x)| *code = (x * inverse).round_ties_even() as i8);
+                }
+                write_block(scheme, &codes[..inputs], scale.d, n, i, out);
             }
         }
     }
 }
 
-/// Quantises one block and returns its scale.
-fn quantize(isa: Isa, x: &[f32], codes: &mut [i8]) -> f32 {
-    let absmax = absmax_bits(isa, x);
-    let d = f32::from_bits(absmax) / 127.0;
-    if absmax >= f32::INFINITY.to_bits() || d < f32::MIN_POSITIVE {
-        codes.fill(0);
-        return if d < f32::MIN_POSITIVE { 0.0 } else { f32::NAN };
-    }
-    round(isa, x, 1.0 / d, codes);
-    d
+/// The scale of a block.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Scale {
+    pub d: f32,
+    /// What inputs are multiplied by; all codes are zero where there is none.
+    pub inverse: Option<f32>,
 }
 
-/// The largest |x| as bits: as integers they are in the order of the values, infinities and NaN last.
-fn absmax_bits(isa: Isa, x: &[f32]) -> u32 {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `isa` proves that the machine has the instructions.
-        Isa::Avx2(_) => unsafe { avx2::absmax_bits(x) },
-        _ => x.iter().fold(0, |max, x| max.max(x.to_bits() & 0x7fff_ffff)),
-    }
-}
-
-/// `codes = round(x · inverse)`.
-fn round(isa: Isa, x: &[f32], inverse: f32, codes: &mut [i8]) {
-    match isa {
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: `isa` proves that the machine has the instructions.
-        Isa::Avx2(_) => unsafe { avx2::round(x, inverse, codes) },
-        _ => codes
-            .iter_mut()
-            .zip(x)
-            .for_each(|(code, x)| *code = (x * inverse).round_ties_even() as i8),
+impl Scale {
+    /// From the largest |x| of the block as bits: as integers these have the order of the values, with infinities
+    /// and NaN last.
+    #[inline]
+    pub fn of(absmax: u32) -> Self {
+        let d = f32::from_bits(absmax) / 127.0;
+        if absmax >= f32::INFINITY.to_bits() {
+            Self {
+                d: f32::NAN,
+                inverse: None,
+            }
+        } else if d < f32::MIN_POSITIVE {
+            Self {
+                d: 0.0,
+                inverse: None,
+            }
+        } else {
+            Self {
+                d,
+                inverse: Some(1.0 / d),
+            }
+        }
     }
 }
 

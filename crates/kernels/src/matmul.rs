@@ -65,15 +65,7 @@ pub fn matmul(
             if buffer.len() < words {
                 buffer.resize(words, 0);
             }
-            prepare(
-                compute.isa(),
-                compute.pool(),
-                scheme,
-                x,
-                sweeps,
-                cols,
-                &mut buffer[..words],
-            );
+            prepare(compute, scheme, x, sweeps, cols, &mut buffer[..words]);
         }
     }
 

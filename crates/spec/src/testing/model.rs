@@ -358,3 +358,158 @@ impl TargetModel for ScriptedModel {
         self.reserved.remove(&sequence);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Output, Row};
+
+    fn row(sequence: SequenceId, token: Token, parent: Option<RowId>) -> Row {
+        Row {
+            sequence,
+            token,
+            parent,
+            output: Output::Both,
+        }
+    }
+
+    /// A pass over rows of one sequence.
+    fn pass(
+        model: &mut ScriptedModel,
+        sequence: SequenceId,
+        rows: &[(Token, Option<RowId>)],
+    ) -> Result<Scores, ModelError> {
+        let (mut batch, mut scores) = (Batch::default(), Scores::default());
+        rows.iter()
+            .for_each(|&(token, parent)| _ = batch.push(row(sequence, token, parent)));
+        model
+            .forward(&batch, &mut scores, &Cancel::default())
+            .map(|()| scores)
+    }
+
+    #[test]
+    fn a_row_sees_its_path_and_nothing_else() {
+        let mut model = ScriptedModel::random(9, 1, 1.0);
+        let (a, b) = (model.open(), model.open());
+        pass(&mut model, b, &[(8, None)]).unwrap();
+        model.commit(b, &[0]);
+        pass(&mut model, a, &[(1, None), (2, Some(0))]).unwrap();
+        model.commit(a, &[0, 1]);
+        let scores = pass(&mut model, a, &[(3, None), (4, None), (5, Some(0)), (6, Some(1))]).unwrap();
+        for (row, path) in [
+            (0, &[1, 2, 3][..]),
+            (1, &[1, 2, 4]),
+            (2, &[1, 2, 3, 5]),
+            (3, &[1, 2, 4, 6]),
+        ] {
+            assert_eq!(scores.logits(row).unwrap(), model.logits_after(path));
+        }
+        assert_ne!(scores.hidden(2), scores.hidden(3));
+    }
+
+    #[test]
+    fn commit_keeps_a_path_as_far_as_it_is_one() {
+        let check = |rows: &[RowId], kept: &[Token]| {
+            let mut model = ScriptedModel::random(9, 1, 1.0);
+            let sequence = model.open();
+            pass(
+                &mut model,
+                sequence,
+                &[(1, None), (2, None), (3, Some(0)), (4, Some(1)), (5, Some(2))],
+            )
+            .unwrap();
+            model.commit(sequence, rows);
+            assert_eq!(model.committed(sequence), kept);
+            // Once only, and only of the last pass.
+            model.commit(sequence, rows);
+            assert_eq!(model.committed(sequence), kept);
+        };
+        check(&[0, 2, 4], &[1, 3, 5]);
+        check(&[1, 3], &[2, 4]);
+        check(&[0, 3], &[1]);
+        check(&[2], &[]);
+        check(&[0, 2, 77], &[1, 3]);
+        check(&[], &[]);
+    }
+
+    #[test]
+    fn cutting_forking_and_releasing_never_fail() {
+        let mut model = ScriptedModel::random(9, 1, 1.0);
+        let a = model.open();
+        pass(&mut model, a, &[(1, None), (2, Some(0)), (3, Some(1))]).unwrap();
+        model.commit(a, &[0, 1, 2]);
+        let b = model.fork(a);
+        model.truncate(a, 1);
+        model.truncate(a, 5);
+        assert_eq!(
+            (model.committed(a), model.committed(b)),
+            (&[1][..], &[1, 2, 3][..])
+        );
+        model.release(a);
+        model.release(a);
+        model.truncate(a, 0);
+        model.commit(a, &[0]);
+        assert_eq!((model.len(a), model.open_sequences()), (0, 1));
+        assert_eq!(
+            pass(&mut model, a, &[(1, None)]).unwrap_err(),
+            ModelError::UnknownSequence(a)
+        );
+    }
+
+    #[test]
+    fn a_pass_that_cannot_be_made_changes_nothing() {
+        let mut model = ScriptedModel::random(9, 1, 1.0)
+            .with_context(3)
+            .with_pages(2, 2)
+            .failing_at(1, ModelError::Cancelled);
+        let (a, b) = (model.open(), model.open());
+        pass(&mut model, a, &[(1, None)]).unwrap();
+        model.commit(a, &[0]);
+        let check =
+            |model: &mut ScriptedModel, sequence, rows: &[(Token, Option<RowId>)], error: ModelError| {
+                let before = model.clone();
+                assert_eq!(pass(model, sequence, rows).unwrap_err(), error);
+                assert_eq!(model.committed(a), before.committed(a));
+                assert_eq!(model.evaluations(), before.evaluations());
+            };
+        check(&mut model, a, &[(1, None)], ModelError::Cancelled);
+        check(
+            &mut model,
+            a,
+            &[(9, None)],
+            ModelError::TokenOutOfRange {
+                token: 9,
+                vocab_size: 9,
+            },
+        );
+        let long = [(1, None), (1, Some(0)), (1, Some(1))];
+        check(
+            &mut model,
+            a,
+            &long,
+            ModelError::ContextFull {
+                position: 3,
+                context_length: 3,
+            },
+        );
+        check(&mut model, b, &long, OutOfPages { needed: 2, free: 1 }.into());
+        assert_eq!(model.reserve(b, 1), Ok(()));
+        assert_eq!(model.reserve(a, 2), Err(OutOfPages { needed: 1, free: 0 }));
+        model.release(b);
+        assert_eq!(model.reserve(a, 2), Ok(()));
+        assert_eq!(model.passes(), 5);
+    }
+
+    #[test]
+    fn a_script_is_said() {
+        let model = ScriptedModel::saying(9, 2, vec![5, 6, 7]);
+        let says = |path: &[Token]| {
+            let logits = model.logits_after(path);
+            (0..9).max_by(|&a, &b| logits[a].total_cmp(&logits[b])).unwrap()
+        };
+        assert_eq!(
+            [&[1, 1][..], &[1, 1, 5], &[1, 1, 5, 6], &[1, 1, 5, 6, 7]].map(says),
+            [5, 6, 7, 7]
+        );
+    }
+}

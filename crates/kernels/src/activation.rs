@@ -12,7 +12,7 @@
 //! | 32 | 256 | holds |
 //! |---|---|---|
 //! | `codes[8]` | `codes[64]` | four codes, consecutive inputs |
-//! | `halves[1]` | `halves[16]` | per 32 or 16 inputs two i16: the sum of codes whose index is 0 or 1 modulo 4, and of the others |
+//! | `biases[1]` | `biases[16]` | per 32 or 16 inputs two i16: the sum of the codes whose index is 0 or 1 modulo 4, and of the others, times [`block_32::BIAS`] or [`block_256::BIAS`]: what codes of weights are shifted by |
 //! | | `sums[4]` | per 64 inputs two i16: the sums of the first and the second 32 codes |
 //! | `d` | `d` | f32 |
 //! | `s` | | f32, `d` times the sum of the codes |
@@ -27,18 +27,22 @@ pub(crate) const MAX_SWEEP: usize = 8;
 
 /// Positions of a block of 32's arrays, in words per row.
 pub(crate) mod block_32 {
-    pub const HALVES: usize = 8;
+    pub const BIASES: usize = 8;
     pub const D: usize = 9;
     pub const S: usize = 10;
     pub const WORDS: usize = 11;
+    /// The largest centre of unsigned codes, negated; 16 · 127 times it fits 16 bits.
+    pub const BIAS: i16 = -16;
 }
 
 /// Positions of a block of 256's arrays, in words per row.
 pub(crate) mod block_256 {
-    pub const HALVES: usize = 64;
+    pub const BIASES: usize = 64;
     pub const SUMS: usize = 80;
     pub const D: usize = 84;
     pub const WORDS: usize = 85;
+    /// The largest centre of unsigned codes, negated; 8 · 127 times it fits 16 bits.
+    pub const BIAS: i16 = -32;
 }
 
 /// How activations are given to a kernel.
@@ -218,7 +222,7 @@ fn write_block(scheme: Scheme, codes: &[i8], d: f32, n: usize, i: usize, out: &m
     };
     if scheme == Scheme::Block32 {
         let (a, b) = halves(codes);
-        out[block_32::HALVES * n + i] = pair(a, b);
+        out[block_32::BIASES * n + i] = pair(block_32::BIAS * a, block_32::BIAS * b);
         out[block_32::D * n + i] = d.to_bits();
         out[block_32::S * n + i] = (d * f32::from(a + b)).to_bits();
         return;
@@ -226,7 +230,7 @@ fn write_block(scheme: Scheme, codes: &[i8], d: f32, n: usize, i: usize, out: &m
     let mut sums = [0i16; 8];
     for (g, group) in codes.chunks_exact(16).enumerate() {
         let (a, b) = halves(group);
-        out[(block_256::HALVES + g) * n + i] = pair(a, b);
+        out[(block_256::BIASES + g) * n + i] = pair(block_256::BIAS * a, block_256::BIAS * b);
         sums[g / 2] += a + b;
     }
     for (p, sums) in sums.chunks_exact(2).enumerate() {

@@ -16,7 +16,8 @@ pub(crate) fn blocks_of_32(x: &[f32], n: usize, i: usize, out: &mut [u32]) {
         scatter(codes, n, i, out);
         let (first, second) = half_sums_of_16(codes);
         let halves = _mm_add_epi16(first, second);
-        out[block_32::HALVES * n + i] = _mm_cvtsi128_si32(halves) as u32;
+        let biases = _mm_mullo_epi16(halves, _mm_set1_epi16(block_32::BIAS));
+        out[block_32::BIASES * n + i] = _mm_cvtsi128_si32(biases) as u32;
         let sum = _mm_cvtsi128_si32(_mm_madd_epi16(halves, _mm_set1_epi16(1)));
         out[block_32::D * n + i] = scale.d.to_bits();
         out[block_32::S * n + i] = (scale.d * sum as f32).to_bits();
@@ -39,8 +40,11 @@ pub(crate) fn blocks_of_256(x: &[f32], n: usize, i: usize, out: &mut [u32]) {
             let codes = codes_of_32(x, scale);
             scatter(codes, n, i, &mut out[8 * c * n..]);
             let (first, second) = half_sums_of_16(codes);
-            out[(block_256::HALVES + 2 * c) * n + i] = _mm_cvtsi128_si32(first) as u32;
-            out[(block_256::HALVES + 2 * c + 1) * n + i] = _mm_cvtsi128_si32(second) as u32;
+            let bias = _mm_set1_epi16(block_256::BIAS);
+            let biases =
+                [first, second].map(|halves| _mm_cvtsi128_si32(_mm_mullo_epi16(halves, bias)) as u32);
+            out[(block_256::BIASES + 2 * c) * n + i] = biases[0];
+            out[(block_256::BIASES + 2 * c + 1) * n + i] = biases[1];
             let sum = _mm_cvtsi128_si32(_mm_madd_epi16(_mm_add_epi16(first, second), ones)) as u32;
             if c % 2 == 0 {
                 sum_before = sum & 0xffff;

@@ -24,6 +24,18 @@ pub(in crate::kernels) trait Quant {
         (0, 5) => 16,
         (offset, _) => offset as i32,
     };
+    /// What the activations' biases, of the largest centre, must be shifted right by for this one.
+    const BIAS_SHIFT: i32 = match Self::CENTRE {
+        0 => 0,
+        centre => {
+            let bias = if Self::SPEC.block == 32 {
+                block_32::BIAS
+            } else {
+                block_256::BIAS
+            };
+            (-bias as i32 / centre).ilog2() as i32
+        }
+    };
     /// The centre was subtracted though codes of it are not zero: it must be added again.
     const RESTORE: bool = Self::CENTRE != Self::SPEC.offset as i32;
 }
@@ -85,13 +97,15 @@ unsafe fn block_of_32<F: Quant, const N: usize>(
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
         let d = half(meta);
-        let halves = x.add(block_32::HALVES * N);
-        let sums = group::<F, N, 0>(codes, x, halves);
+        let biases = x.add(block_32::BIASES * N);
+        let sums = group::<F, N, 0>(codes, x, biases);
         for n in 0..N {
             let mut dot = _mm256_madd_epi16(sums[n], _mm256_set1_epi16(1));
             if F::RESTORE {
-                let centre = _mm256_set1_epi16(F::CENTRE as i16);
-                dot = _mm256_add_epi32(dot, _mm256_madd_epi16(word(halves.add(n)), centre));
+                dot = _mm256_sub_epi32(
+                    dot,
+                    _mm256_madd_epi16(bias::<F, N>(biases.add(n)), _mm256_set1_epi16(1)),
+                );
             }
             let scale = _mm256_mul_ps(d, float(x.add(block_32::D * N + n)));
             acc[n] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), acc[n]);
@@ -120,18 +134,18 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
     let (mut dots, mut mins) = ([zero; N], [zero; N]);
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
-        let halves = |group: usize| x.add((block_256::HALVES + group * F::SPEC.group / 16) * N);
+        let biases = |group: usize| x.add((block_256::BIASES + group * F::SPEC.group / 16) * N);
         for pair in 0..F::SPEC.groups() / 2 {
             let scale = scales::<F>(meta, pair);
             let codes = codes.add(2 * pair * F::SPEC.group / CHUNK * F::SPEC.chunk_bytes());
             let x = x.add(2 * pair * F::SPEC.group / 4 * N);
-            let sums = group::<F, N, 0>(codes, x, halves(2 * pair));
+            let sums = group::<F, N, 0>(codes, x, biases(2 * pair));
             add_products(&mut dots, &sums, both_even(scale));
             let x = x.add(F::SPEC.group / 4 * N);
             let sums = if F::SPEC.group == 32 {
-                group::<F, N, 0>(codes.add(F::SPEC.chunk_bytes()), x, halves(2 * pair + 1))
+                group::<F, N, 0>(codes.add(F::SPEC.chunk_bytes()), x, biases(2 * pair + 1))
             } else {
-                group::<F, N, 4>(codes, x, halves(2 * pair + 1))
+                group::<F, N, 4>(codes, x, biases(2 * pair + 1))
             };
             add_products(&mut dots, &sums, both_odd(scale));
         }
@@ -150,12 +164,12 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
                         mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, sums));
                     }
                 } else {
-                    for (min, halves) in [
-                        (both_even(min), halves(2 * pair)),
-                        (both_odd(min), halves(2 * pair + 1)),
+                    for (min, biases) in [
+                        (both_even(min), biases(2 * pair)),
+                        (both_odd(min), biases(2 * pair + 1)),
                     ] {
                         for (n, mins) in mins.iter_mut().enumerate() {
-                            *mins = _mm256_add_epi32(*mins, _mm256_madd_epi16(min, word(halves.add(n))));
+                            *mins = _mm256_add_epi32(*mins, _mm256_madd_epi16(min, word(biases.add(n))));
                         }
                     }
                 }
@@ -167,7 +181,12 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
             acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, d_a), _mm256_cvtepi32_ps(dots[n]), acc[n]);
             if has_mins {
                 let m = _mm256_mul_ps(half(meta.add(16)), d_a);
-                acc[n] = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(mins[n]), acc[n]);
+                let min = if F::SPEC.group == 16 {
+                    unbiased(mins[n])
+                } else {
+                    mins[n]
+                };
+                acc[n] = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(min), acc[n]);
             }
         }
     }
@@ -185,25 +204,20 @@ fn add_products<const N: usize>(dots: &mut [__m256i; N], sums: &[__m256i; N], sc
 /// Sums of `(code − centre) · activation` of one group, two 16-bit lanes a row: steps `FIRST`… of a chunk.
 ///
 /// # Safety
-/// `chunk` points to a chunk of the code plane; `x` to the group's codes; `halves` to its half sums (of 16).
+/// `chunk` points to a chunk of the code plane; `x` to the group's codes; `biases` to its biases.
 #[inline]
 #[target_feature(enable = "avx2,fma,f16c")]
 unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
     chunk: *const u8,
     x: *const u32,
-    halves: *const u32,
+    biases: *const u32,
 ) -> [__m256i; N] {
     let mut sums = [_mm256_setzero_si256(); N];
     // SAFETY: as above.
     unsafe {
         if F::CENTRE != 0 {
             for n in 0..N {
-                let mut half = word(halves.add(n));
-                if F::SPEC.block == 256 && F::SPEC.group == 32 {
-                    half = _mm256_add_epi16(half, word(halves.add(N + n)));
-                }
-                let centre = _mm256_mullo_epi16(half, _mm256_set1_epi16(F::CENTRE as i16));
-                sums[n] = _mm256_sub_epi16(sums[n], centre);
+                sums[n] = bias::<F, N>(biases.add(n));
             }
         }
         macro_rules! steps {
@@ -220,6 +234,45 @@ unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
         }
     }
     sums
+}
+
+/// Minus the centre times the half sums of one row's activations in a group.
+///
+/// # Safety
+/// `biases` points to the row's word of the group's biases.
+#[inline]
+#[target_feature(enable = "avx2")]
+unsafe fn bias<F: Quant, const N: usize>(biases: *const u32) -> __m256i {
+    // SAFETY: the caller's promise; a group of 32 in a block of 256 has the biases of two groups of 16.
+    unsafe {
+        let bias = shift_right(word(biases), F::BIAS_SHIFT);
+        if F::SPEC.block == 256 && F::SPEC.group == 32 {
+            _mm256_add_epi16(bias, shift_right(word(biases.add(N)), F::BIAS_SHIFT))
+        } else {
+            bias
+        }
+    }
+}
+
+/// Sums of activations from sums of their biases (of 256).
+#[inline]
+#[target_feature(enable = "avx2")]
+fn unbiased(sums: __m256i) -> __m256i {
+    const { assert!(block_256::BIAS == -32) };
+    _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_srai_epi32::<5>(sums))
+}
+
+/// Shifts signed 16-bit lanes by 0 to 3 bits; the amount is a constant wherever this is inlined.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn shift_right(v: __m256i, by: i32) -> __m256i {
+    match by {
+        0 => v,
+        1 => _mm256_srai_epi16::<1>(v),
+        2 => _mm256_srai_epi16::<2>(v),
+        3 => _mm256_srai_epi16::<3>(v),
+        _ => unreachable!("no centre is 1/{by} of the largest"),
+    }
 }
 
 /// `sums + weights · activations`, pairs added, wrapping in 16 bits.

@@ -3,7 +3,7 @@
 //! The token drawn is the argmax over the surviving candidates of processed logit + temperature · Gumbel
 //! noise, ties to the lowest id. (That is the Gumbel-max rule times the temperature, which changes no order
 //! and leaves the plain argmax at temperature 0.) The noise is a function of key, position and token id
-//! ([`noise`](crate::noise)), so that a draw depends on nothing but the tokens before it: not on drafts,
+//! ([`noise`]), so that a draw depends on nothing but the tokens before it: not on drafts,
 //! batches or who draws.
 //!
 //! Probabilities for top-p are a softmax, at temperature 1, over what top-k left: f64 sums, in descending

@@ -6,7 +6,7 @@ use foretoken_spec::testing::{
     decode_drafted, decode_plain,
 };
 use foretoken_spec::{
-    Budget, Committed, DraftError, Drafter, ModelError, Request, SamplerParams, SequenceId, Token,
+    Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Token,
 };
 use proptest::prelude::*;
 
@@ -182,12 +182,7 @@ fn check_law(params: SamplerParams, mut drafter: Option<Box<dyn Drafter>>) {
     assert!((law.values().sum::<f64>() - 1.0).abs() < 1e-9);
     let mut counts = std::collections::BTreeMap::<Vec<Token>, u64>::new();
     for seed in 0..KEYS {
-        let task = task(
-            params.clone(),
-            foretoken_spec::Sampler::key(seed, 0),
-            &[1, 2],
-            LENGTH,
-        );
+        let task = task(params.clone(), Sampler::key(seed, 0), &[1, 2], LENGTH);
         let run = match &mut drafter {
             None => decode_plain(&mut model, &task),
             Some(drafter) => decode_drafted(&mut model, &mut **drafter, budget(12, 3), &task),
@@ -331,7 +326,7 @@ fn shared_noise_beats_independent_noise() {
         fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
             for request in requests {
                 let params = request.sampler.params().clone();
-                let other = foretoken_spec::Sampler::new(params, 0xdead_beef, request.tokens).snapshot();
+                let other = Sampler::new(params, 0xdead_beef, request.tokens).snapshot();
                 let Request {
                     sequence,
                     tokens,
@@ -375,6 +370,48 @@ fn shared_noise_beats_independent_noise() {
             "temperature {temperature}: accepted with shared noise {shared:.3}, with own noise {independent:.3}"
         );
         assert!(shared > independent + 0.15);
+    }
+}
+
+#[test]
+fn confidence_tells_acceptance_at_every_temperature() {
+    let target = ScriptedModel::random(200, 79, 6.0);
+    let draft = target.blurred(4, 1.0);
+    for temperature in [0.0, 0.7, 1.3] {
+        for params in [
+            open_params(temperature),
+            SamplerParams {
+                temperature,
+                ..Default::default()
+            },
+        ] {
+            // Draws and agreements by confidence, in fifths.
+            let mut fifths = [(0u32, 0u32); 5];
+            for place in 0..8_000u32 {
+                let path = [place, place / 7, place / 3];
+                let mut sampler = Sampler::new(params.clone(), u64::from(place), &path);
+                let proposal = sampler.propose(&draft.logits_after(&path), None, 1)[0];
+                let said = sampler.sample(&target.logits_after(&path)).unwrap();
+                let fifth = &mut fifths[((proposal.confidence * 5.0) as usize).min(4)];
+                fifth.0 += 1;
+                fifth.1 += u32::from(said == proposal.token);
+            }
+            let rates = fifths.map(|(draws, agreed)| f64::from(agreed) / f64::from(draws.max(1)));
+            let filters = if params.top_k == 0 { "without" } else { "with" };
+            println!(
+                "temperature {temperature}, {filters} filters: accepted by fifths of confidence {rates:.2?}"
+            );
+            let common: Vec<f64> = fifths
+                .iter()
+                .zip(rates)
+                .filter(|(f, _)| f.0 > 300)
+                .map(|(_, r)| r)
+                .collect();
+            assert!(
+                common.len() >= 4 && common.is_sorted() && common[common.len() - 1] > 0.9,
+                "{fifths:?}"
+            );
+        }
     }
 }
 

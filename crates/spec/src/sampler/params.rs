@@ -135,7 +135,7 @@ impl SamplerParams {
 
     /// Whether the token drawn is the best one, without noise.
     pub fn is_greedy(&self) -> bool {
-        self.temperature == 0.0
+        self.temperature <= 0.0 || self.temperature.is_nan()
     }
 
     pub(super) fn penalises_repetition(&self) -> bool {

@@ -203,10 +203,10 @@ impl<'a> Row<'a> {
 
     /// Applies top-k, top-p and min-p.
     fn survivors(&self, params: &SamplerParams, ranked: &mut Vec<Ranked>) -> Survivors {
-        let reach = if params.min_p > 0.0 {
-            -math::ln(f64::from(params.min_p))
-        } else {
-            f64::INFINITY
+        // The best always survives, even of parameters that nobody validated.
+        let reach = match f64::from(params.min_p) {
+            share if share > 0.0 => (-math::ln(share)).max(0.0),
+            _ => f64::INFINITY,
         };
         if (1..self.logits.len()).contains(&params.top_k) {
             self.best(params.top_k, ranked);

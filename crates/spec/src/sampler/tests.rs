@@ -311,6 +311,26 @@ proptest! {
     }
 
     #[test]
+    fn parameters_that_nobody_validated_draw_something(
+        numbers: [f32; 6], top_k: usize, repeat_last_n: usize, bias: (Token, f32),
+        logits in prop::collection::vec(any::<f32>().prop_filter("finite", |x| x.is_finite()), 1..99),
+    ) {
+        let [temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty] = numbers;
+        let logit_bias = vec![bias];
+        let params = SamplerParams {
+            temperature, top_k, top_p, min_p, repeat_penalty, repeat_last_n, presence_penalty,
+            frequency_penalty, logit_bias,
+        };
+        let mut sampler = Sampler::new(params, 1, &[1, 2]);
+        for token in 0..3 {
+            // A penalty of minus infinity may ban everything.
+            prop_assert!(sampler.sample(&logits).is_ok_and(|t| (t as usize) < logits.len()) || token > 0);
+            prop_assert!(sampler.propose(&logits, None, 2).len() <= 2);
+            sampler.accept(token);
+        }
+    }
+
+    #[test]
     fn proposals_begin_with_the_draw_and_their_confidences_descend(
         params in any_params(), key: u64, m in 1usize..20,
         logits in prop::collection::vec(-4f32..4.0, 1..200),

@@ -167,11 +167,14 @@ pub fn ensure(models: impl IntoIterator<Item = &'static Model>) -> Result<PathBu
     fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
     // Held until the end, so that two fetchers do not write the same files. The system lets go of it if we are killed.
     let lock = File::create(dir.join(".lock")).context("cannot create the lock file")?;
-    lock.lock().context("cannot lock the directory of models")?;
+    let waited = lock.try_lock().is_err();
+    if waited {
+        eprintln!("waiting for another fetch to end");
+        lock.lock().context("cannot lock the directory of models")?;
+    }
     let scratch = dir.join(".download");
     for model in absent {
-        // Another fetcher may have been here while we waited.
-        if model.is_present(&dir)? {
+        if waited && model.is_present(&dir)? {
             continue;
         }
         // What an interrupted fetch left goes too.

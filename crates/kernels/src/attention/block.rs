@@ -84,10 +84,9 @@ impl Worker {
 
 /// The items of a task that go through a block together.
 struct Run<'a> {
-    q: &'a [f32],
-    /// Where each item's query begins is up to the job.
     job: &'a Job<'a>,
     kv_head: usize,
+    /// The first of them.
     first: usize,
     running: &'a mut [Running],
     scores: &'a mut [Scores],
@@ -146,7 +145,6 @@ pub(super) fn run<L: Lanes>(l: L, job: &Job<'_>, task: &Task, worker: &mut Worke
             let end = (next * job.group).min(items.end);
             let range = first - items.start..end - items.start;
             let run = Run {
-                q: job.q,
                 job,
                 kv_head: task.kv_head,
                 first,
@@ -233,7 +231,7 @@ fn attend<L: Lanes, E: Element>(l: L, run: Run<'_>, keys: &[E], values: &[E], n:
     let values = values.as_chunks::<LANES>().0;
     let head_dim = run.job.shape.head_dim;
     let count = run.running.len();
-    let query = |i: usize| &run.q[run.job.offset(run.kv_head, run.first + i)..][..head_dim];
+    let query = |i: usize| &run.job.q[run.job.offset(run.kv_head, run.first + i)..][..head_dim];
 
     let mut i = 0;
     while i < count {
@@ -309,13 +307,11 @@ fn scores<L: Lanes, E: Element, const N: usize>(
 /// positions from `n` on weigh nothing.
 #[inline(always)]
 fn weights<L: Lanes>(l: L, running: &mut Running, scores: &mut Scores, n: usize, scale: f32) {
-    scores.as_flattened_mut()[n..].fill(f32::NEG_INFINITY);
     let mut v = [l.splat(scale); WIDTH];
     for (v, scores) in v.iter_mut().zip(scores.iter()) {
         *v = l.mul(l.load(scores), *v);
     }
     if n < PAGE {
-        // A negative or zero scale would have made something else of them.
         for (v, scores) in v.iter().zip(scores.iter_mut()) {
             l.store(*v, scores);
         }

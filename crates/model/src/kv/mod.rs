@@ -57,9 +57,9 @@ impl KvCache {
         self.table.free_pages()
     }
 
-    /// Secures pages for `rows` rows beyond the committed ones. They stay the sequence's until a pass with
-    /// rows of it has been committed, or it is truncated or released; a fork may make more necessary. An unknown sequence needs
-    /// nothing.
+    /// Secures pages for `rows` rows beyond the committed ones, in place of what was reserved before. They
+    /// stay the sequence's until its next pass is over; a fork in between may make one more necessary. An
+    /// unknown sequence needs nothing.
     pub(crate) fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<(), OutOfPages> {
         let copies = self.table.reserve(sequence, rows)?;
         self.store.copy_pages(&copies);
@@ -67,7 +67,7 @@ impl KvCache {
     }
 
     /// Gives every row of a batch a position and a slot. Rows of the pass before that were not committed
-    /// are gone. An error changes no sequence.
+    /// are gone. An error changes nothing.
     ///
     /// The pass goes on with [`write`](Self::write) for each layer and slot, [`layer`](Self::layer), and
     /// [`finish_pass`](Self::finish_pass), without which nothing can be committed.

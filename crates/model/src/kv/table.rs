@@ -122,11 +122,11 @@ impl Sequence {
         (!self.len.is_multiple_of(PAGE) && pages.shared(self.pages[last])).then_some(last)
     }
 
-    /// Pages to take before `rows` rows can be written.
-    fn missing(&self, rows: usize, pages: &Pages) -> usize {
+    /// Pages to take before `rows` rows can be written, if it holds `held` pages then.
+    fn missing(&self, held: usize, rows: usize, pages: &Pages) -> usize {
         let cover = self.len.saturating_add(rows).div_ceil(PAGE);
         let copy = rows > 0 && self.shared_last(pages).is_some();
-        cover.saturating_sub(self.pages.len()) + usize::from(copy)
+        cover.saturating_sub(held) + usize::from(copy)
     }
 
     /// Takes them; says which page is to be copied.
@@ -146,10 +146,14 @@ impl Sequence {
         }
     }
 
-    /// Gives back the pages that neither committed positions nor the reservation need.
+    /// Pages that committed positions and the reservation need. Those beyond are its own alone.
+    fn kept(&self) -> usize {
+        self.len.max(self.reserved).div_ceil(PAGE).min(self.pages.len())
+    }
+
+    /// Gives back the others.
     fn shrink(&mut self, pages: &mut Pages) {
-        let cover = self.len.max(self.reserved).div_ceil(PAGE);
-        for page in self.pages.drain(cover.min(self.pages.len())..) {
+        for page in self.pages.drain(self.kept()..) {
             pages.give_back(page);
         }
     }
@@ -194,8 +198,7 @@ impl Table {
         self.pages.free.len()
     }
 
-    fn check(&self, needed: usize) -> Result<(), OutOfPages> {
-        let free = self.pages.free.len();
+    fn check(needed: usize, free: usize) -> Result<(), OutOfPages> {
         if needed <= free {
             Ok(())
         } else {
@@ -206,11 +209,14 @@ impl Table {
     pub(super) fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<Copies, OutOfPages> {
         let mut copies = Copies::new();
         if let Some(s) = self.sequences.get(&sequence) {
-            self.check(s.missing(rows, &self.pages))?;
+            Self::check(s.missing(s.pages.len(), rows, &self.pages), self.free_pages())?;
         }
         if let Some(s) = self.sequences.get_mut(&sequence) {
             s.grow(rows, &mut self.pages, &mut copies);
             s.reserved = s.len + rows;
+            if !s.pending {
+                s.shrink(&mut self.pages);
+            }
         }
         Ok(copies)
     }
@@ -247,11 +253,13 @@ impl Table {
             });
             counts[group].1 += 1;
         }
+        let missing = counts.iter().map(|(id, rows)| {
+            let sequence = &self.sequences[id];
+            sequence.missing(sequence.kept(), *rows, &self.pages)
+        });
+        let given_back = self.sequences.values().map(|s| s.pages.len() - s.kept());
+        Self::check(missing.sum(), self.free_pages() + given_back.sum::<usize>())?;
         self.end_last_pass();
-        let missing = counts
-            .iter()
-            .map(|(id, rows)| self.sequences[id].missing(*rows, &self.pages));
-        self.check(missing.sum())?;
 
         let mut copies = Copies::new();
         let mut plan = PassPlan::default();
@@ -398,6 +406,22 @@ impl Table {
             fork.pages.iter().for_each(|&page| self.pages.share(page));
         }
         self.insert(fork)
+    }
+
+    /// The slot of a position that the sequence has a page for.
+    #[cfg(test)]
+    pub(super) fn slot(&self, sequence: SequenceId, position: usize) -> u32 {
+        self.sequences[&sequence].slot(position)
+    }
+
+    #[cfg(test)]
+    pub(super) fn pages(&self, sequence: SequenceId) -> &[u32] {
+        &self.sequences[&sequence].pages
+    }
+
+    #[cfg(test)]
+    pub(super) fn references(&self, page: u32) -> u32 {
+        self.pages.references[page as usize]
     }
 
     pub(super) fn release(&mut self, sequence: SequenceId) {

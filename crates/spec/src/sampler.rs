@@ -98,7 +98,7 @@ impl Sampler {
     /// A sampler for a sequence with this prompt. `params` should have passed [`SamplerParams::validate`];
     /// `key` seeds the noise: see [`Sampler::key`].
     pub fn new(params: SamplerParams, key: u64, prompt: &[Token]) -> Self {
-        let window = &prompt[prompt.len() - window_length(&params).min(prompt.len())..];
+        let window = window(&params, prompt);
         let state = State {
             tokens: window.to_vec(),
             fixed: window.len(),
@@ -189,7 +189,7 @@ impl Sampler {
             position,
             ..
         } = &self.state;
-        let window = &tokens[tokens.len() - window_length(&self.params).min(tokens.len())..];
+        let window = window(&self.params, tokens);
         SamplerSnapshot {
             params: Arc::clone(&self.params),
             key: self.key,
@@ -246,16 +246,16 @@ impl Sampler {
             return Vec::new();
         }
         let noise = Noise::at(*key, state.position);
+        let temperature = if params.is_greedy() {
+            0.0
+        } else {
+            f64::from(params.temperature)
+        };
         let perturbed = |r: &Ranked| {
             let token = row.token(r.index());
-            let noise = if params.is_greedy() {
-                0.0
-            } else {
-                f64::from(params.temperature) * noise.gumbel(token)
-            };
             Drawn {
                 token,
-                score: f64::from(r.logit()) + noise,
+                score: f64::from(r.logit()) + temperature * noise.gumbel(token),
             }
         };
         if params.is_greedy() {
@@ -308,13 +308,14 @@ impl SamplerSnapshot {
     }
 }
 
-/// How many of the last tokens draws depend on.
-fn window_length(params: &SamplerParams) -> usize {
-    if params.penalises_repetition() {
+/// The last tokens, as far as draws depend on them.
+fn window<'t>(params: &SamplerParams, tokens: &'t [Token]) -> &'t [Token] {
+    let length = if params.penalises_repetition() {
         params.repeat_last_n
     } else {
         0
-    }
+    };
+    &tokens[tokens.len() - length.min(tokens.len())..]
 }
 
 /// Applies bias and penalties: to a copy, if there are any.
@@ -330,8 +331,7 @@ fn process<'a>(
     let logits = vocabulary.map_or(logits, |v| &logits[..v.len()]);
     let row = Row::new(logits, vocabulary)?;
     recent.clear();
-    let window = &state.tokens[state.tokens.len() - window_length(params).min(state.tokens.len())..];
-    recent.extend_from_slice(window);
+    recent.extend_from_slice(window(params, &state.tokens));
     if params.logit_bias.is_empty() && recent.is_empty() && state.generated.is_empty() {
         return Ok(row);
     }

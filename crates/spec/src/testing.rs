@@ -5,6 +5,6 @@ mod drafters;
 mod model;
 mod run;
 
-pub use drafters::{AlwaysWrongDrafter, FailingDrafter, OracleDrafter, RandomDrafter};
+pub use drafters::{AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter};
 pub use model::{Evaluation, ScriptedModel};
 pub use run::{Run, Task, decode_drafted, decode_plain, token_law};

@@ -2,8 +2,8 @@
 
 use foretoken_spec::drafters::{LookupDrafter, LookupParams, ModelDrafter};
 use foretoken_spec::testing::{
-    AlwaysWrongDrafter, FailingDrafter, OracleDrafter, RandomDrafter, Run, ScriptedModel, Task,
-    decode_drafted, decode_plain,
+    AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter, Run, ScriptedModel,
+    Task, decode_drafted, decode_plain, token_law,
 };
 use foretoken_spec::{
     Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Token,
@@ -178,7 +178,7 @@ fn check_law(params: SamplerParams, mut drafter: Option<Box<dyn Drafter>>) {
     const KEYS: u64 = 20_000;
     const LENGTH: usize = 3;
     let mut model = ScriptedModel::random(4, 5, 1.0);
-    let law = foretoken_spec::testing::token_law(&model, &params, &[1, 2], LENGTH);
+    let law = token_law(&model, &params, &[1, 2], LENGTH);
     assert!((law.values().sum::<f64>() - 1.0).abs() < 1e-9);
     let mut counts = std::collections::BTreeMap::<Vec<Token>, u64>::new();
     for seed in 0..KEYS {
@@ -314,54 +314,18 @@ fn a_draft_model_equal_to_the_target_is_always_right() {
 
 #[test]
 fn shared_noise_beats_independent_noise() {
-    /// Proposes with noise of its own.
-    struct OwnNoise(ModelDrafter<ScriptedModel>);
-    impl Drafter for OwnNoise {
-        fn name(&self) -> &str {
-            "own noise"
-        }
-        fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
-            self.0.begin(sequence, prompt)
-        }
-        fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
-            for request in requests {
-                let params = request.sampler.params().clone();
-                let other = Sampler::new(params, 0xdead_beef, request.tokens).snapshot();
-                let Request {
-                    sequence,
-                    tokens,
-                    hidden,
-                    budget,
-                    position_limit,
-                    deadline,
-                    ..
-                } = *request;
-                let tree = &mut *request.tree;
-                let sampler = &other;
-                self.0.draft(&mut [Request {
-                    sequence,
-                    tokens,
-                    hidden,
-                    sampler,
-                    budget,
-                    position_limit,
-                    deadline,
-                    tree,
-                }])?;
-            }
-            Ok(())
-        }
-        fn end(&mut self, sequence: SequenceId) {
-            self.0.end(sequence);
-        }
-    }
-
     let target = ScriptedModel::random(50, 78, 2.0);
     let draft = || ModelDrafter::new(target.blurred(4, 0.5), 50);
     for temperature in [0.7, 1.0, 1.3] {
         let params = open_params(temperature);
         let shared = acceptance(&params, &mut draft(), budget(1, 1), &target).counters;
-        let independent = acceptance(&params, &mut OwnNoise(draft()), budget(1, 1), &target).counters;
+        let independent = acceptance(
+            &params,
+            &mut OwnNoiseDrafter::new(draft(), 0xdead_beef),
+            budget(1, 1),
+            &target,
+        )
+        .counters;
         let (shared, independent) = (
             shared.acceptance_rate().unwrap(),
             independent.acceptance_rate().unwrap(),

@@ -3,7 +3,10 @@
 use std::fmt;
 
 use crate::noise::{Noise, key, mix};
-use crate::{DraftError, Drafter, Node, NodeId, Request, SequenceId, Source, Token, TokenTree};
+use crate::{
+    Committed, DraftError, Drafter, Needs, Node, NodeId, Request, Sampler, SequenceId, Source, Token,
+    TokenTree,
+};
 
 /// Proposes random tokens: a chain, or a tree in which every node has up to `width` children.
 #[derive(Clone, Debug)]
@@ -193,6 +196,10 @@ impl<D: Drafter> Drafter for FailingDrafter<D> {
         self.inner.begin(sequence, prompt)
     }
 
+    fn observe(&mut self, sequence: SequenceId, committed: &Committed) {
+        self.inner.observe(sequence, committed);
+    }
+
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         self.inner.draft(requests)?;
         self.round += 1;
@@ -200,6 +207,63 @@ impl<D: Drafter> Drafter for FailingDrafter<D> {
             return Err(DraftError::Other("told to fail".to_owned()));
         }
         Ok(())
+    }
+
+    fn end(&mut self, sequence: SequenceId) {
+        self.inner.end(sequence);
+    }
+}
+
+/// Another drafter, made to draw with noise of its own: what acceptance would be without shared noise. (At
+/// temperature 0 there is no noise, and no difference.) Repetition penalties see the same tokens, presence and
+/// frequency penalties none.
+#[derive(Debug)]
+pub struct OwnNoiseDrafter<D> {
+    inner: D,
+    key: u64,
+}
+
+impl<D> OwnNoiseDrafter<D> {
+    /// A drafter with this key.
+    pub fn new(inner: D, key: u64) -> Self {
+        Self { inner, key }
+    }
+}
+
+impl<D: Drafter> Drafter for OwnNoiseDrafter<D> {
+    fn name(&self) -> &str {
+        "own noise"
+    }
+
+    fn needs(&self) -> Needs {
+        self.inner.needs()
+    }
+
+    fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
+        self.inner.begin(sequence, prompt)
+    }
+
+    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+        let own = |r: &Request<'_>| Sampler::new(r.sampler.params().clone(), self.key, r.tokens).snapshot();
+        let snapshots: Vec<_> = requests.iter().map(own).collect();
+        let mut requests: Vec<_> = requests
+            .iter_mut()
+            .zip(&snapshots)
+            .map(|(r, sampler)| Request {
+                sampler,
+                tree: &mut *r.tree,
+                ..*r
+            })
+            .collect();
+        self.inner.draft(&mut requests)
+    }
+
+    fn submitted(&mut self, sequence: SequenceId, tree: &TokenTree) {
+        self.inner.submitted(sequence, tree);
+    }
+
+    fn observe(&mut self, sequence: SequenceId, committed: &Committed) {
+        self.inner.observe(sequence, committed);
     }
 
     fn end(&mut self, sequence: SequenceId) {

@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use foretoken_spec::{Batch, DraftError, Drafter, HiddenNeed, Sampler, Scores, TargetModel};
+use foretoken_spec::{
+    Batch, DraftError, Drafter, ForcedAcceptance, HiddenNeed, Sampler, Scores, TargetModel,
+};
 
 use crate::sequence::{Output, Sequence, Turn};
 use crate::{
@@ -21,7 +23,7 @@ pub struct EngineOptions {
     pub prompt_rows: usize,
     /// Accept each draft token with this probability instead of comparing it: a measurement of the
     /// machinery apart from the models. The text is then not the model's, and statistics say so.
-    pub force_accept: Option<f32>,
+    pub force_accept: Option<f64>,
 }
 
 impl Default for EngineOptions {
@@ -80,14 +82,18 @@ impl<M: TargetModel> Engine<M> {
         self.active.is_empty()
     }
 
-    /// Replaces drafter and options, for a comparison on the same model.
+    /// Replaces drafter and options, for a comparison on the same model, and returns the drafter that was.
     ///
     /// # Panics
     /// If sequences are active.
-    pub fn set_drafter(&mut self, drafter: Option<Box<dyn Drafter>>, options: EngineOptions) {
+    pub fn set_drafter(
+        &mut self,
+        drafter: Option<Box<dyn Drafter>>,
+        options: EngineOptions,
+    ) -> Option<Box<dyn Drafter>> {
         assert!(self.is_idle(), "sequences are tied to their drafter");
-        self.drafter = drafter;
         self.options = options;
+        std::mem::replace(&mut self.drafter, drafter)
     }
 
     /// Takes a request; its sequence takes part from the next round on.
@@ -133,6 +139,10 @@ impl<M: TargetModel> Engine<M> {
             output: Output::new(&request.stops, limit, limit_reason),
             tokens: request.prompt,
             cancel: request.cancel,
+            forced: self.options.force_accept.map(|probability| ForcedAcceptance {
+                probability,
+                key: request.key,
+            }),
             stats,
             started: Instant::now(),
             decoding_since: None,

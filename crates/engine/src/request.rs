@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out.
 
 use foretoken_spec::{
-    Cancel, ModelError, ModelInfo, NonFiniteLogit, OutOfPages, SamplerParams, Source, Token,
+    Cancel, ModelError, ModelInfo, NonFiniteLogit, OutOfPages, ParamError, SamplerParams, Source, Token,
 };
 
 use crate::{Fragment, Stats};
@@ -50,15 +50,13 @@ impl GenerationRequest {
         if *max_tokens == Some(0) {
             return Err(RequestError::NoTokens);
         }
-        let biased = sampler.logit_bias.iter().map(|&(token, _)| ("logit_bias", token));
-        let mut tokens = prompt.iter().map(|&token| ("prompt", token)).chain(biased);
-        if let Some((parameter, token)) = tokens.find(|&(_, token)| token as usize >= info.vocab_size) {
+        if let Some(&token) = prompt.iter().find(|&&token| token as usize >= info.vocab_size) {
             return Err(RequestError::TokenOutOfRange {
-                parameter,
                 token,
                 vocab_size: info.vocab_size,
             });
         }
+        sampler.validate(info.vocab_size)?;
         if stops.len() > MAX_STOPS {
             return Err(RequestError::Stop(format!(
                 "{} strings are more than {MAX_STOPS}",
@@ -100,26 +98,17 @@ pub enum RequestError {
     /// Nothing was asked for.
     #[error("max_tokens must be at least 1")]
     NoTokens,
-    /// A token of the prompt or of the logit bias is not in the vocabulary.
-    #[error("{parameter}: token {token} is outside the vocabulary of {vocab_size}")]
+    /// A token of the prompt is not in the vocabulary.
+    #[error("the prompt has token {token}, which is outside the vocabulary of {vocab_size}")]
     TokenOutOfRange {
-        /// `prompt` or `logit_bias`.
-        parameter: &'static str,
         /// The offending id.
         token: Token,
         /// The size of the vocabulary.
         vocab_size: usize,
     },
-    /// A sampling parameter is outside its range.
-    #[error("{parameter} must be {range}, not {value}")]
-    Parameter {
-        /// Its name.
-        parameter: &'static str,
-        /// What it may be.
-        range: &'static str,
-        /// What it is.
-        value: f32,
-    },
+    /// A sampling parameter cannot be honoured.
+    #[error(transparent)]
+    Sampler(#[from] ParamError),
     /// A stop string is empty or too long, or there are too many.
     #[error("stop: {0}")]
     Stop(String),

@@ -7,11 +7,12 @@
 use std::time::{Duration, Instant};
 
 use foretoken_spec::{
-    Cancel, Committed, HiddenNeed, ModelError, Needs, NodeId, OutOfPages, Output as Wanted, Request, Row,
-    RowId, SamplerSnapshot, TargetModel, Token, VerifiedRow, verify,
+    Cancel, Committed, DraftError, HiddenNeed, ModelError, Needs, NodeId, OutOfPages, Output as Wanted,
+    Request, Row, RowId, SamplerSnapshot, TargetModel, Token, VerifiedRow, verify, verify_forced,
 };
 
 use crate::sequence::Sequence;
+use crate::stats::add_draft_times;
 use crate::{Engine, Event, SequenceError};
 
 /// Whether there is memory for a sequence's rows.
@@ -76,7 +77,8 @@ impl<M: TargetModel> Engine<M> {
     }
 
     /// Secures room for `chunk` rows, and for `draft` more if there is any. If need be, a sequence takes the
-    /// pages of the youngest that came after it; those start over when some sequence has ended.
+    /// pages of the youngest that came after it; those start over when some sequence has ended. The oldest
+    /// never waits, so that there always is progress.
     fn secure(&mut self, at: usize, chunk: usize, draft: usize) -> Room {
         let handle = self.active[at].handle;
         if self.model.reserve(handle, chunk + draft).is_ok() {
@@ -88,7 +90,7 @@ impl<M: TargetModel> Engine<M> {
                 let youngest = &mut self.active[at + 1 + youngest];
                 self.model.truncate(youngest.handle, 0);
                 youngest.parked = true;
-            } else if self.active[..at].iter().any(holds) {
+            } else if at > 0 {
                 return Room::Wait;
             } else {
                 return Room::Never(error);
@@ -123,17 +125,24 @@ impl<M: TargetModel> Engine<M> {
                 tree: &mut s.turn.tree,
             })
             .collect();
+        let before = drafter.times().unwrap_or_default();
         let start = Instant::now();
         let outcome = drafter.draft(&mut requests);
         let time = start.elapsed();
+        let after = drafter.times().unwrap_or_default();
         let info = self.model.info();
         for sequence in self.active.iter_mut().filter(|s| s.turn.budget.is_some()) {
             let speculation = &mut sequence.stats.speculation;
             speculation.draft += time;
+            add_draft_times(&mut sequence.stats.draft, before, after);
             let turn = &mut sequence.turn;
             if let Err(error) = &outcome {
-                let reason = error.to_string();
                 turn.tree.clear();
+                if *error == DraftError::Model(ModelError::Cancelled) {
+                    // By whoever cancels the sequence too: no fault of the drafter.
+                    continue;
+                }
+                let reason = error.to_string();
                 sequence.drafting = false;
                 speculation.off_reason = Some(reason.clone());
                 drafter.end(sequence.handle);
@@ -299,7 +308,7 @@ impl<M: TargetModel> Engine<M> {
     fn verify(&mut self, at: usize) -> Result<(), SequenceError> {
         let needs = self.needs();
         let sequence = &mut self.active[at];
-        let (started, drafting) = (sequence.started, sequence.drafting);
+        let (started, drafting, forced) = (sequence.started, sequence.drafting, sequence.forced);
         let Sequence {
             handle,
             tokens,
@@ -319,15 +328,26 @@ impl<M: TargetModel> Engine<M> {
         };
         let mut place = None;
         let start = Instant::now();
-        let outcome = verify(&turn.tree, sampler, logits, |token| {
+        let cut = |token| {
             place = turn.tree.child(place, token);
             let source = place.map(|node| turn.tree.nodes()[node as usize].source);
             output.push(token, source, info.is_end_of_generation(token), text.bytes(token))
-        });
+        };
+        let outcome = match forced {
+            Some(forced) => verify_forced(&turn.tree, sampler, logits, cut, forced),
+            None => verify(&turn.tree, sampler, logits, cut),
+        };
         stats.target.sample += start.elapsed();
         tokens.extend(output.progress.tokens.iter().map(|t| t.token));
         stats.generated = output.count();
         let verdict = outcome?;
+        // A token that a draft also held is the target's own where it was not accepted as the draft's.
+        output
+            .progress
+            .tokens
+            .iter_mut()
+            .skip(verdict.accepted.len())
+            .for_each(|token| token.source = None);
 
         match *decoding_since {
             Some(since) => {

@@ -4,7 +4,9 @@
 
 use std::time::Instant;
 
-use foretoken_spec::{Budget, Cancel, Flow, RowId, Sampler, SequenceId, Source, Token, TokenTree};
+use foretoken_spec::{
+    Budget, Cancel, Flow, ForcedAcceptance, RowId, Sampler, SequenceId, Source, Token, TokenTree,
+};
 
 use crate::text::TextStream;
 use crate::{Event, FinishReason, OutputToken, Progress, RequestId, Stats};
@@ -19,6 +21,8 @@ pub(crate) struct Sequence {
     pub sampler: Sampler,
     pub output: Output,
     pub cancel: Cancel,
+    /// How drafts are accepted where the target is not asked.
+    pub forced: Option<ForcedAcceptance>,
     pub stats: Stats,
     pub started: Instant,
     /// When the first token was drawn.

@@ -3,13 +3,9 @@
 //! Not here: sentences about it (the command line), the cost model that learns from it.
 
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use foretoken_spec::{
-    Batch, Cancel, ModelError, ModelInfo, OutOfPages, RowId, Scores, SequenceId, TargetModel, TokenTree,
-    Verdict,
-};
+use foretoken_spec::{DraftTimes, TokenTree, Verdict};
 
 /// Counters and times of one sequence.
 ///
@@ -26,6 +22,8 @@ pub struct Stats {
     pub decode: Duration,
     /// Where the target's time went.
     pub target: TargetTimes,
+    /// Where the draft model's time went; all zero where there is none.
+    pub draft: DraftTimes,
     /// What became of the drafts.
     pub speculation: Speculation,
 }
@@ -95,7 +93,7 @@ pub struct Speculation {
     /// Time in target passes that verified a draft.
     pub verify: Duration,
     /// Acceptance was forced with this probability: the text is not the model's.
-    pub forced: Option<f32>,
+    pub forced: Option<f64>,
 }
 
 impl Speculation {
@@ -146,92 +144,12 @@ fn rate(count: usize, time: Duration) -> Option<f64> {
     (count > 0 && !time.is_zero()).then(|| count as f64 / time.as_secs_f64())
 }
 
-/// Where the time of a [`Timed`] model went.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct PassTimes {
-    /// Passes of several rows.
-    pub batched: Passes,
-    /// Rows of these.
-    pub batched_rows: usize,
-    /// Passes of one row.
-    pub single: Passes,
-}
-
-/// Reads the times of a [`Timed`] model from elsewhere.
-#[derive(Clone, Debug, Default)]
-pub struct Meter(Arc<Mutex<PassTimes>>);
-
-impl Meter {
-    /// The times so far.
-    pub fn read(&self) -> PassTimes {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-/// A model that measures its passes: a draft model's, which the engine does not run itself.
-#[derive(Clone, Debug)]
-pub struct Timed<M> {
-    model: M,
-    meter: Meter,
-}
-
-impl<M> Timed<M> {
-    /// Measures `model`.
-    pub fn new(model: M) -> (Self, Meter) {
-        let meter = Meter::default();
-        (
-            Self {
-                model,
-                meter: meter.clone(),
-            },
-            meter,
-        )
-    }
-}
-
-impl<M: TargetModel> TargetModel for Timed<M> {
-    fn info(&self) -> &ModelInfo {
-        self.model.info()
-    }
-
-    fn open(&mut self) -> SequenceId {
-        self.model.open()
-    }
-
-    fn len(&self, sequence: SequenceId) -> usize {
-        self.model.len(sequence)
-    }
-
-    fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<(), OutOfPages> {
-        self.model.reserve(sequence, rows)
-    }
-
-    fn forward(&mut self, batch: &Batch, scores: &mut Scores, cancel: &Cancel) -> Result<(), ModelError> {
-        let start = Instant::now();
-        let outcome = self.model.forward(batch, scores, cancel);
-        let mut times = self.meter.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if batch.len() == 1 {
-            times.single.add(start.elapsed());
-        } else {
-            times.batched.add(start.elapsed());
-            times.batched_rows += batch.len();
-        }
-        outcome
-    }
-
-    fn commit(&mut self, sequence: SequenceId, rows: &[RowId]) {
-        self.model.commit(sequence, rows);
-    }
-
-    fn truncate(&mut self, sequence: SequenceId, len: usize) {
-        self.model.truncate(sequence, len);
-    }
-
-    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
-        self.model.fork(sequence)
-    }
-
-    fn release(&mut self, sequence: SequenceId) {
-        self.model.release(sequence);
-    }
+/// Adds to `total` what a drafter's clock went on between two readings.
+pub(crate) fn add_draft_times(total: &mut DraftTimes, before: DraftTimes, after: DraftTimes) {
+    total.passes += after.passes.saturating_sub(before.passes);
+    total.prompt_rows += after.prompt_rows.saturating_sub(before.prompt_rows);
+    total.prompt += after.prompt.saturating_sub(before.prompt);
+    total.eval_rows += after.eval_rows.saturating_sub(before.eval_rows);
+    total.eval += after.eval.saturating_sub(before.eval);
+    total.sample += after.sample.saturating_sub(before.sample);
 }

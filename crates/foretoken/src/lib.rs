@@ -1,2 +1,34 @@
-//! The facade of foretoken: what a user of the library needs, re-exported.
+//! foretoken runs large language models from GGUF files and makes them answer sooner by speculative
+//! decoding, without changing a single token of the answer.
+//!
+//! ```no_run
+//! use foretoken::{Drafting, GenerationRequest, Message, Session, SessionOptions};
+//!
+//! # fn main() -> Result<(), foretoken::SessionError> {
+//! let options = SessionOptions { drafting: Drafting::Lookup, ..SessionOptions::new("model.gguf") };
+//! let mut session = Session::load(&options)?;
+//! let prompt = session.chat(&[Message { role: "user".into(), content: "Why is the sky blue?".into() }])?;
+//! let answer = session.generate(GenerationRequest { prompt, ..Default::default() }, |_| ())?;
+//! println!("{}", answer.text);
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`Session`] answers one request at a time; for many at once use its [`Engine`]. The crates beneath are
+//! re-exported whole: [`engine`], [`gguf`], [`kernels`], [`model`], [`spec`].
 #![forbid(unsafe_code)]
+
+mod session;
+
+pub use foretoken_engine as engine;
+pub use foretoken_gguf as gguf;
+pub use foretoken_kernels as kernels;
+pub use foretoken_model as model;
+pub use foretoken_spec as spec;
+
+pub use foretoken_engine::{DraftPolicy, Engine, FinishReason, Fragment, GenerationRequest, Progress, Stats};
+pub use foretoken_model::{ChatTemplate, CpuModel, Message, Special, Tokenizer};
+pub use foretoken_spec::{Cancel, Sampler, SamplerParams, Token};
+pub use session::{
+    Drafting, Generation, LoadReport, Loading, Session, SessionError, SessionOptions, TokenText,
+};

@@ -1,0 +1,374 @@
+//! The arguments, and which of them contradict each other: nothing that was asked for is dropped silently.
+//!
+//! Not here: what the commands do.
+
+use std::path::PathBuf;
+
+use clap::error::ErrorKind;
+use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use foretoken::{DraftPolicy, Drafting, SamplerParams, Token};
+
+/// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
+#[derive(Debug, Parser)]
+#[command(name = "foretoken", version, propagate_version = true)]
+pub struct Cli {
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// Answer a prompt
+    Run(Box<RunArgs>),
+    /// Show what a model file holds
+    Inspect(InspectArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct InspectArgs {
+    /// The file; of a split model, its first part
+    pub file: PathBuf,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Which drafter to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DrafterName {
+    /// A smaller model of the same vocabulary (-d)
+    Model,
+    /// Repetitions of what stands in the prompt and the answer
+    Lookup,
+    /// Plain decoding
+    None,
+}
+
+#[derive(Debug, Args)]
+#[command(after_help = "Exit status: 0 done (also when interrupted by Ctrl-C), 1 failed, 2 wrong usage.")]
+pub struct RunArgs {
+    /// The model that answers (GGUF)
+    #[arg(short, long, value_name = "TARGET.gguf")]
+    pub model: PathBuf,
+    /// A smaller model of the same vocabulary that drafts for it
+    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
+    pub draft_model: Option<PathBuf>,
+
+    #[command(flatten)]
+    pub prompt: PromptArgs,
+    #[command(flatten)]
+    pub sampling: SamplingArgs,
+    #[command(flatten)]
+    pub drafting: DraftArgs,
+
+    /// Most tokens to generate; -1 goes on until the context is full
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value_t = 256,
+          allow_negative_numbers = true, value_parser = tokens_to_predict)]
+    pub predict: i64,
+    /// End the answer before this text (may be given several times)
+    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    pub stop: Vec<String>,
+    /// Threads [default: all that the system offers]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Positions of the context [default: the model's own, at most 4096]
+    #[arg(short, long = "ctx-size", visible_alias = "context", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Option<u32>,
+
+    /// Print one JSON object at the end instead of streaming text
+    #[arg(long, conflicts_with = "show_draft")]
+    pub json: bool,
+    /// Mark accepted draft tokens, and show rejected ones
+    #[arg(long)]
+    pub show_draft: bool,
+}
+
+/// The prompt: `-p`, `-f` or standard input.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Prompt")]
+pub struct PromptArgs {
+    /// The prompt [default: read from standard input]
+    #[arg(short, long, value_name = "TEXT", conflicts_with = "file")]
+    pub prompt: Option<String>,
+    /// Read the prompt from a file
+    #[arg(short, long, value_name = "FILE")]
+    pub file: Option<PathBuf>,
+    /// Give the prompt to the model as it is, names of special tokens parsed, without its chat template
+    #[arg(long, conflicts_with = "system")]
+    pub raw: bool,
+    /// A system message to precede the prompt
+    #[arg(long, value_name = "TEXT")]
+    pub system: Option<String>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Sampling")]
+pub struct SamplingArgs {
+    /// Temperature; 0 always takes the likeliest token
+    #[arg(long, visible_alias = "temperature", value_name = "T", default_value_t = 0.8, value_parser = not_negative)]
+    pub temp: f32,
+    /// Keep the K likeliest tokens; 0 keeps all
+    #[arg(long, value_name = "K", default_value_t = 40)]
+    pub top_k: usize,
+    /// Keep the likeliest tokens that together have this probability; 1 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability)]
+    pub top_p: f32,
+    /// Keep tokens at least this likely relative to the likeliest; 0 keeps all
+    #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability)]
+    pub min_p: f32,
+    /// Penalty on tokens among the last 64; 1 is none
+    #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive)]
+    pub repeat_penalty: f32,
+    /// Penalty on tokens that were generated already; 0 is none
+    #[arg(long, value_name = "A", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite)]
+    pub presence_penalty: f32,
+    /// Penalty on tokens for each time that they were generated; 0 is none
+    #[arg(long, value_name = "A", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite)]
+    pub frequency_penalty: f32,
+    /// Add B to the logit of token ID; -inf bans it (may be given several times)
+    #[arg(long, value_name = "ID=B", value_parser = bias)]
+    pub logit_bias: Vec<(Token, f32)>,
+    /// Seed of the sampling noise [default: drawn from the system, and reported]
+    #[arg(short, long)]
+    pub seed: Option<u64>,
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct DraftArgs {
+    /// Where drafts come from [default: model if -d is given, else none]
+    #[arg(long, value_enum)]
+    pub drafter: Option<DrafterName>,
+    /// Most draft tokens of a round [default: 4 of a model, 8 of a lookup]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub draft_max: Option<u32>,
+    /// Exactly so many draft tokens in every round, as far as drafter and limits allow
+    #[arg(long, value_name = "N", conflicts_with_all = ["draft_max", "draft_min", "draft_p_min"],
+          value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub draft_fixed: Option<u32>,
+    /// Drop drafts of fewer tokens [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
+    pub draft_min: Option<u32>,
+    /// End a draft before a token of less confidence [default: 0]
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub draft_p_min: Option<f32>,
+    /// Measurement only: accept each draft token with this probability. The text is not the model's
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub force_accept: Option<f32>,
+}
+
+impl Cli {
+    /// The arguments of this process. Ends it on wrong usage.
+    pub fn from_process() -> Self {
+        let cli = Self::parse();
+        if let Command::Run(run) = &cli.command
+            && let Err(message) = run.check()
+        {
+            usage_error(ErrorKind::ArgumentConflict, message);
+        }
+        cli
+    }
+}
+
+/// Ends the process with exit code 2.
+pub fn usage_error(kind: ErrorKind, message: impl std::fmt::Display) -> ! {
+    let mut command = Cli::command();
+    command.build();
+    let run = command
+        .find_subcommand_mut("run")
+        .expect("it is one of the subcommands");
+    run.error(kind, message).exit()
+}
+
+impl RunArgs {
+    /// What clap's own rules cannot say.
+    fn check(&self) -> Result<(), String> {
+        let given = [
+            ("--draft-max", self.drafting.draft_max.is_some()),
+            ("--draft-fixed", self.drafting.draft_fixed.is_some()),
+            ("--draft-min", self.drafting.draft_min.is_some()),
+            ("--draft-p-min", self.drafting.draft_p_min.is_some()),
+            ("--force-accept", self.drafting.force_accept.is_some()),
+        ];
+        match (self.drafting.drafter, &self.draft_model) {
+            (Some(DrafterName::Model), None) => {
+                Err("--drafter model needs a draft model: -d DRAFT.gguf".into())
+            }
+            (Some(DrafterName::Lookup), Some(_)) => {
+                Err("-d gives a draft model that --drafter lookup does not use".into())
+            }
+            (Some(DrafterName::None), Some(_)) => {
+                Err("-d gives a draft model that --drafter none does not use".into())
+            }
+            (Some(DrafterName::None) | None, None) => match given.iter().find(|(_, is_given)| *is_given) {
+                Some((flag, _)) => Err(format!(
+                    "{flag} has no effect without drafts: add -d DRAFT.gguf or --drafter lookup"
+                )),
+                None => Ok(()),
+            },
+            _ => {
+                let policy = self.policy();
+                if policy.fixed.is_none() && policy.min > policy.max {
+                    return Err(format!(
+                        "--draft-min {} is more than --draft-max {}",
+                        policy.min, policy.max
+                    ));
+                }
+                Ok(())
+            }
+        }
+    }
+
+    /// Where drafts come from.
+    pub fn drafting(&self) -> Drafting {
+        match (self.drafting.drafter, &self.draft_model) {
+            (Some(DrafterName::Lookup), _) => Drafting::Lookup,
+            (Some(DrafterName::None), _) | (_, None) => Drafting::None,
+            (_, Some(path)) => Drafting::Model(path.clone()),
+        }
+    }
+
+    /// How long drafts may be.
+    pub fn policy(&self) -> DraftPolicy {
+        let default = self.drafting().default_policy();
+        let args = &self.drafting;
+        DraftPolicy {
+            max: args.draft_max.map_or(default.max, |n| n as usize),
+            min: args.draft_min.map_or(default.min, |n| n as usize),
+            fixed: args.draft_fixed.map(|n| n as usize),
+            p_min: args.draft_p_min.unwrap_or(default.p_min),
+        }
+    }
+
+    /// How tokens are drawn.
+    pub fn sampler(&self) -> SamplerParams {
+        let args = &self.sampling;
+        SamplerParams {
+            temperature: args.temp,
+            top_k: args.top_k,
+            top_p: args.top_p,
+            min_p: args.min_p,
+            repeat_penalty: args.repeat_penalty,
+            presence_penalty: args.presence_penalty,
+            frequency_penalty: args.frequency_penalty,
+            logit_bias: args.logit_bias.clone(),
+            ..SamplerParams::default()
+        }
+    }
+}
+
+fn number(text: &str, allowed: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {
+    let value: f32 = text.parse().map_err(|_| "not a number".to_string())?;
+    if allowed(value) {
+        Ok(value)
+    } else {
+        Err(format!("must be {range}"))
+    }
+}
+
+fn probability(text: &str) -> Result<f32, String> {
+    number(text, |value| (0.0..=1.0).contains(&value), "between 0 and 1")
+}
+
+fn not_negative(text: &str) -> Result<f32, String> {
+    number(text, |value| value.is_finite() && value >= 0.0, "0 or more")
+}
+
+fn positive(text: &str) -> Result<f32, String> {
+    number(text, |value| value.is_finite() && value > 0.0, "more than 0")
+}
+
+fn finite(text: &str) -> Result<f32, String> {
+    number(text, f32::is_finite, "a finite number")
+}
+
+fn tokens_to_predict(text: &str) -> Result<i64, String> {
+    match text.parse() {
+        Ok(n) if n == -1 || n > 0 => Ok(n),
+        Ok(_) => Err("must be at least 1, or -1 for no limit but the context".into()),
+        Err(_) => Err("not a whole number".into()),
+    }
+}
+
+fn bias(text: &str) -> Result<(Token, f32), String> {
+    let (id, value) = text.split_once('=').ok_or("expected ID=B")?;
+    let id = id.parse().map_err(|_| format!("{id:?} is not a token id"))?;
+    let allowed = |value: f32| value.is_finite() || value == f32::NEG_INFINITY;
+    Ok((id, number(value, allowed, "a finite number or -inf")?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_definition_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    fn check(args: &str, ok: bool) {
+        let words = ["foretoken", "run", "-m", "m.gguf"]
+            .into_iter()
+            .chain(args.split_whitespace());
+        let parsed = Cli::try_parse_from(words)
+            .map_err(|e| e.to_string())
+            .and_then(|cli| match cli.command {
+                Command::Run(run) => run.check(),
+                Command::Inspect(_) => unreachable!("the words say run"),
+            });
+        assert_eq!(parsed.is_ok(), ok, "{args}: {parsed:?}");
+    }
+
+    #[test]
+    fn options_that_contradict_each_other_are_refused() {
+        for args in [
+            "",
+            "-d d.gguf",
+            "-d d.gguf --drafter model --draft-max 16 --draft-min 4 --draft-p-min 0.5",
+            "--drafter lookup --draft-fixed 3",
+            "--drafter none -p x --raw",
+            "--logit-bias 5=-inf --logit-bias 6=2.5 -n -1 --presence-penalty -0.5",
+            "--drafter lookup --force-accept 0.8",
+            "-f x --system y --stop a --stop b",
+        ] {
+            check(args, true);
+        }
+        for args in [
+            "--drafter model",
+            "-d d.gguf --drafter lookup",
+            "-d d.gguf --drafter none",
+            "--draft-max 4",
+            "--draft-fixed 4",
+            "--draft-min 4",
+            "--draft-p-min 0.5",
+            "--force-accept 0.5",
+            "--drafter none --draft-max 4",
+            "--drafter lookup --draft-max 4 --draft-fixed 4",
+            "--drafter lookup --draft-max 4 --draft-min 5",
+            "--drafter lookup --draft-max 0",
+            "--drafter lookup --draft-p-min 1.5",
+            "-p x -f y",
+            "--raw --system x",
+            "--json --show-draft",
+            "-n 0",
+            "-n -2",
+            "-t 0",
+            "-c 0",
+            "--temp -1",
+            "--temp nan",
+            "--top-p 2",
+            "--repeat-penalty 0",
+            "--logit-bias 5",
+            "--logit-bias 5=nan",
+            "--logit-bias 5=inf",
+            "--logit-bias x=1",
+            "--no-such-option",
+        ] {
+            check(args, false);
+        }
+        let mut empty_stop = vec!["foretoken", "run", "-m", "m.gguf", "--stop"];
+        empty_stop.push("");
+        assert!(Cli::try_parse_from(empty_stop).is_err());
+    }
+}

@@ -1,0 +1,385 @@
+//! Models loaded and ready to answer: what the command line and a user of the library begin with.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use foretoken_engine::{
+    DraftPolicy, Engine, EngineOptions, Event, FinishReason, GenerationRequest, Progress, RequestError,
+    SequenceError, Stats, TokenBytes,
+};
+use foretoken_gguf::Gguf;
+use foretoken_kernels::Compute;
+use foretoken_model::{ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, Special, Tokenizer};
+use foretoken_spec::drafters::{LookupDrafter, LookupParams, ModelDrafter};
+use foretoken_spec::{Cancel, Drafter, TargetModel, Token};
+
+/// Where drafts come from.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Drafting {
+    /// Nowhere: plain decoding.
+    #[default]
+    None,
+    /// From repetitions in the sequence itself.
+    Lookup,
+    /// From a smaller model of the same vocabulary.
+    Model(PathBuf),
+}
+
+/// What to load and how to run it.
+#[derive(Clone, Debug)]
+pub struct SessionOptions {
+    /// The target model's file.
+    pub model: PathBuf,
+    /// Where drafts come from.
+    pub drafting: Drafting,
+    /// How long drafts may be; `None` is the drafter's default.
+    pub policy: Option<DraftPolicy>,
+    /// Threads; `None` takes all that the system offers.
+    pub threads: Option<usize>,
+    /// Positions of a sequence; `None` is the model's own, at most 4096.
+    pub context: Option<usize>,
+    /// See [`EngineOptions::force_accept`].
+    pub force_accept: Option<f64>,
+}
+
+impl SessionOptions {
+    /// The defaults for a model file: all threads, no drafts.
+    pub fn new(model: impl Into<PathBuf>) -> Self {
+        Self {
+            model: model.into(),
+            drafting: Drafting::None,
+            policy: None,
+            threads: None,
+            context: None,
+            force_accept: None,
+        }
+    }
+}
+
+impl Drafting {
+    /// The draft length that is used where none is asked for. A lookup costs nothing and is right in long
+    /// runs or not at all; each token of a draft model costs one of its passes.
+    pub fn default_policy(&self) -> DraftPolicy {
+        let max = if matches!(self, Self::Model(_)) { 4 } else { 8 };
+        DraftPolicy {
+            max,
+            ..DraftPolicy::default()
+        }
+    }
+}
+
+/// Why a session could not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SessionError {
+    /// A model could not be loaded.
+    #[error("{}: {source}", path.display())]
+    Load {
+        /// The model's file.
+        path: PathBuf,
+        /// Why.
+        source: LoadError,
+    },
+    /// A file could not be read.
+    #[error(transparent)]
+    Gguf(#[from] foretoken_gguf::Error),
+    /// The draft model cannot draft for the target.
+    #[error("{} cannot draft for {}: {problem}", draft.display(), target.display())]
+    Vocabulary {
+        /// The draft model's file.
+        draft: PathBuf,
+        /// The target model's file.
+        target: PathBuf,
+        /// The first token that differs.
+        problem: String,
+    },
+    /// The model has no chat template.
+    #[error("{}: the model has no chat template", .0.display())]
+    NoTemplate(PathBuf),
+    /// The chat template failed.
+    #[error("chat template: {0}")]
+    Template(String),
+    /// The request was refused.
+    #[error(transparent)]
+    Request(#[from] RequestError),
+    /// The generation failed.
+    #[error(transparent)]
+    Sequence(#[from] SequenceError),
+}
+
+/// What is being loaded, for a progress bar.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Loading {
+    /// The target model.
+    Target,
+    /// The draft model.
+    Draft,
+}
+
+/// What loading took.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct LoadReport {
+    /// The target model.
+    pub target: Duration,
+    /// The draft model; zero where there is none.
+    pub draft: Duration,
+}
+
+/// A finished generation.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Generation {
+    /// The tokens, without one that ended the generation.
+    pub tokens: Vec<Token>,
+    /// Their text, up to a stop string.
+    pub text: String,
+    /// Why it ended.
+    pub finish: FinishReason,
+    /// What it cost and what drafts were worth.
+    pub stats: Stats,
+}
+
+/// A tokenizer as the engine sees it.
+#[derive(Clone, Debug)]
+pub struct TokenText(pub Arc<Tokenizer>);
+
+impl TokenBytes for TokenText {
+    fn bytes(&self, token: Token) -> &[u8] {
+        self.0.bytes(token)
+    }
+}
+
+/// A model file, opened, with its tokenizer and weights.
+struct Loaded {
+    model: CpuModel,
+    tokenizer: Arc<Tokenizer>,
+    gguf: Gguf,
+    time: Duration,
+}
+
+/// A target model, perhaps a draft model, and their tokenizer.
+pub struct Session {
+    engine: Engine<CpuModel>,
+    tokenizer: Arc<Tokenizer>,
+    template: Option<ChatTemplate>,
+    path: PathBuf,
+    compute: Arc<Compute>,
+    load: LoadReport,
+    draft_cancel: Option<Cancel>,
+}
+
+impl Session {
+    /// Loads what the options name.
+    pub fn load(options: &SessionOptions) -> Result<Self, SessionError> {
+        Self::load_with_progress(options, &mut |_, _, _| ())
+    }
+
+    /// Like [`load`](Self::load), and tells `progress` which model is being loaded, and how many bytes of
+    /// how many are done.
+    pub fn load_with_progress(
+        options: &SessionOptions,
+        progress: &mut dyn FnMut(Loading, u64, u64),
+    ) -> Result<Self, SessionError> {
+        let threads = options.threads.unwrap_or_else(available_threads);
+        let compute = Arc::new(Compute::new(threads));
+        let load = |path: &Path, context, part, progress: &mut dyn FnMut(Loading, u64, u64)| {
+            load(path, context, &compute, &mut |done, total| {
+                progress(part, done, total)
+            })
+        };
+        let target = load(
+            &options.model,
+            ContextLength::Asked(options.context),
+            Loading::Target,
+            progress,
+        )?;
+        let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
+        let mut draft_cancel = None;
+        let mut report = LoadReport {
+            target: target.time,
+            ..LoadReport::default()
+        };
+        let drafter: Option<Box<dyn Drafter>> = match &options.drafting {
+            Drafting::None => None,
+            Drafting::Lookup => Some(Box::new(LookupDrafter::new(LookupParams::default()))),
+            Drafting::Model(path) => {
+                let context = ContextLength::AtMost(target.model.info().context_length);
+                let draft = load(path, context, Loading::Draft, progress)?;
+                target
+                    .tokenizer
+                    .check_draft(&draft.tokenizer)
+                    .map_err(|problem| SessionError::Vocabulary {
+                        draft: path.clone(),
+                        target: options.model.clone(),
+                        problem,
+                    })?;
+                report.draft = draft.time;
+                let drafter = ModelDrafter::new(draft.model, target.model.info().vocab_size);
+                draft_cancel = Some(drafter.cancel());
+                Some(Box::new(drafter))
+            }
+        };
+        let engine_options = EngineOptions {
+            policy: options
+                .policy
+                .unwrap_or_else(|| options.drafting.default_policy()),
+            force_accept: options.force_accept,
+            ..EngineOptions::default()
+        };
+        let text = TokenText(target.tokenizer.clone());
+        Ok(Self {
+            engine: Engine::new(target.model, text, drafter, engine_options),
+            tokenizer: target.tokenizer,
+            template,
+            path: options.model.clone(),
+            compute,
+            load: report,
+            draft_cancel,
+        })
+    }
+
+    /// The tokenizer.
+    pub fn tokenizer(&self) -> &Arc<Tokenizer> {
+        &self.tokenizer
+    }
+
+    /// The engine, for many requests at once.
+    pub fn engine(&mut self) -> &mut Engine<CpuModel> {
+        &mut self.engine
+    }
+
+    /// Threads and instruction set.
+    pub fn compute(&self) -> &Compute {
+        &self.compute
+    }
+
+    /// What loading took.
+    pub fn load_report(&self) -> LoadReport {
+        self.load
+    }
+
+    /// Stops a running pass of the draft model from any thread. Whoever sets it cancels the request too, and
+    /// resets it before the next.
+    pub fn draft_cancel(&self) -> Option<Cancel> {
+        self.draft_cancel.clone()
+    }
+
+    /// Whether the model has a chat template.
+    pub fn has_template(&self) -> bool {
+        self.template.is_some()
+    }
+
+    /// The tokens of a conversation that the model is to go on with. Text inside a message never becomes a
+    /// control token.
+    pub fn chat(&self, messages: &[Message]) -> Result<Vec<Token>, SessionError> {
+        let template = self
+            .template
+            .as_ref()
+            .ok_or_else(|| SessionError::NoTemplate(self.path.clone()))?;
+        template
+            .encode(&self.tokenizer, messages)
+            .map_err(SessionError::Template)
+    }
+
+    /// The tokens of a prompt as it stands, names of special tokens parsed. The token that the model wants in
+    /// front is added unless the text begins with it.
+    pub fn raw(&self, text: &str) -> Vec<Token> {
+        let mut tokens = self.tokenizer.encode(text, Special::Parse);
+        if let Some(bos) = self.tokenizer.bos().filter(|bos| tokens.first() != Some(bos)) {
+            tokens.insert(0, bos);
+        }
+        tokens
+    }
+
+    /// The tokens of a plain text for a model without a template: no text becomes a control token.
+    pub fn plain(&self, text: &str) -> Vec<Token> {
+        let tokens = self.tokenizer.encode(text, Special::Text);
+        self.tokenizer.bos().into_iter().chain(tokens).collect()
+    }
+
+    /// Answers one request, and shows what each round adds as it comes.
+    pub fn generate(
+        &mut self,
+        request: GenerationRequest,
+        mut on_progress: impl FnMut(&Progress),
+    ) -> Result<Generation, SessionError> {
+        let id = self.engine.add(request)?;
+        let (mut tokens, mut text) = (Vec::new(), String::new());
+        loop {
+            for event in self.engine.step() {
+                match event {
+                    Event::Progress { id: of, progress } if of == id => {
+                        tokens.extend(progress.tokens.iter().map(|t| t.token));
+                        text.extend(progress.text.iter().map(|fragment| fragment.text.as_str()));
+                        on_progress(&progress);
+                    }
+                    Event::Finished {
+                        id: of,
+                        outcome,
+                        stats,
+                    } if of == id => {
+                        return Ok(Generation {
+                            tokens,
+                            text,
+                            finish: outcome?,
+                            stats: *stats,
+                        });
+                    }
+                    _ => {}
+                }
+            }
+        }
+    }
+}
+
+/// Threads that the system offers to this process.
+pub fn available_threads() -> usize {
+    std::thread::available_parallelism().map_or(1, |n| n.get())
+}
+
+/// The context to load a model with.
+#[derive(Clone, Copy)]
+enum ContextLength {
+    /// What was asked for, or the model's default: an error if it cannot be had.
+    Asked(Option<usize>),
+    /// So much, or what there is: a draft model with less drafts from a window.
+    AtMost(usize),
+}
+
+fn load(
+    path: &Path,
+    context: ContextLength,
+    compute: &Arc<Compute>,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<Loaded, SessionError> {
+    let start = Instant::now();
+    let gguf = Gguf::open(path)?;
+    let at = |source| load_error(path, source);
+    let context = match context {
+        ContextLength::Asked(context) => context,
+        ContextLength::AtMost(most) => Some(most.min(Config::from_gguf(&gguf).map_err(at)?.context_length)),
+    };
+    let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).map_err(at)?);
+    let options = LoadOptions {
+        context,
+        ..LoadOptions::default()
+    };
+    let model = CpuModel::load(&gguf, &tokenizer, compute.clone(), &options, progress).map_err(at)?;
+    Ok(Loaded {
+        model,
+        tokenizer,
+        gguf,
+        time: start.elapsed(),
+    })
+}
+
+/// Names the file once.
+fn load_error(path: &Path, source: LoadError) -> SessionError {
+    match source {
+        LoadError::Gguf(error) => SessionError::Gguf(error),
+        source => SessionError::Load {
+            path: path.to_path_buf(),
+            source,
+        },
+    }
+}

@@ -1,0 +1,71 @@
+//! The same tokens with every drafter as without, on a real model: a part of what the example of the same
+//! name compares, in less than a minute and a half. Left out, loudly, where the model is not there.
+
+mod matrix;
+mod models;
+
+use matrix::{Drafts, Plan, Row, run};
+
+const PROMPTS: [&str; 2] = [
+    "<|im_start|>user\nRename the function `total` to `sum_all`, and return the whole file.\n\n\
+     def total(rows):\n    result = 0\n    for row in rows:\n        result += row\n    return result\n\
+     <|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nWhy is the sky blue?<|im_end|>\n<|im_start|>assistant\n",
+];
+
+fn check(plan: &Plan) -> Vec<Row> {
+    let rows = run(plan, &mut |row| eprintln!("{row}")).unwrap();
+    let compared: usize = rows.iter().map(|row| row.compared).sum();
+    assert!(compared >= plan.tokens, "only {compared} tokens were compared");
+    assert!(
+        rows.iter().all(|row| row.differed == 0),
+        "tokens differ: {rows:#?}"
+    );
+    rows
+}
+
+#[test]
+fn smollm2_says_the_same_with_every_drafter() {
+    let Some(model) = models::find("smollm2-135m-instruct-q4_1.gguf") else {
+        return;
+    };
+    let plan = Plan {
+        draft: model.clone(),
+        target: model,
+        prompts: PROMPTS.map(String::from).to_vec(),
+        temperatures: vec![0.0, 0.7, 1.3],
+        drafts: vec![Drafts::Model(4), Drafts::Lookup, Drafts::Random, Drafts::Right],
+        threads: vec![2, 1],
+        tokens: 24,
+        natural_ends: false,
+        together: 4,
+        long_prompt: 0,
+    };
+    let rows = check(&plan);
+    // A draft equal to the target, and one that knows the answer, are accepted whole.
+    for row in rows
+        .iter()
+        .filter(|row| row.what.starts_with("draft model") || row.what.starts_with("right"))
+    {
+        assert_eq!(row.acceptance(), Some(100.0), "{row}");
+    }
+}
+
+#[test]
+fn smollm2_says_the_same_after_a_long_prompt() {
+    let Some(model) = models::find("smollm2-135m-instruct-q4_1.gguf") else {
+        return;
+    };
+    check(&Plan {
+        draft: model.clone(),
+        target: model,
+        prompts: PROMPTS.map(String::from).to_vec(),
+        temperatures: vec![0.7],
+        drafts: vec![Drafts::Lookup],
+        threads: vec![2],
+        tokens: 16,
+        natural_ends: true,
+        together: 0,
+        long_prompt: 600,
+    });
+}

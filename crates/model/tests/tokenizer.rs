@@ -56,12 +56,13 @@ fn ids_are_those_of_llama_cpp() {
     each_model(|golden, model, tokenizer| {
         let texts = texts();
         assert_eq!(texts.len(), golden.text.len());
+        // Where `</s>` is a tag of HTML, llama.cpp makes a control token of it; see `vocab.rs`.
+        let html = tokenizer.end_of_generation() != golden.end_of_generation;
         let mut wrong = Vec::new();
         for (i, text) in texts.iter().enumerate() {
             let parse = golden.parse.get(&i).unwrap_or(&golden.text[i]);
             for (special, expected) in [(Special::Text, &golden.text[i]), (Special::Parse, parse)] {
-                // Gemma lists `</s>` as text, but llama.cpp makes a control token of it.
-                if special == Special::Text && model.starts_with("gemma") && text.contains("</s>") {
+                if html && text.contains("</s>") {
                     continue;
                 }
                 let found = tokenizer.encode(text, special);

@@ -107,6 +107,12 @@ pub(super) fn decode(piece: &str) -> Vec<u8> {
     bytes
 }
 
+/// The alphabet, by byte.
+#[cfg(test)]
+pub(super) fn letters() -> impl Iterator<Item = char> {
+    ALPHABET.letters.into_iter()
+}
+
 /// GPT-2's alphabet: printable Latin-1 characters stand for themselves, the other bytes, in order, for the
 /// characters from U+0100.
 struct Alphabet {

@@ -19,9 +19,10 @@ pub(super) fn check(target: &Tokenizer, draft: &Tokenizer) -> Result<(), String>
                 && tokenizer.end_of_generation().binary_search(&token).is_err()
                 && tokenizer.bos() != Some(token)
         };
-        if !same && !(free(target) && free(draft)) {
-            return Err(differs(token, target.piece(token), draft.piece(token)));
+        if same || free(target) && free(draft) {
+            continue;
         }
+        return Err(differs(token, target.piece(token), draft.piece(token)));
     }
     let (longer, target_is_longer) = if target.vocab_size() > draft.vocab_size() {
         (target, true)

@@ -46,8 +46,8 @@ pub struct Tokenizer {
 
 /// How a text without special tokens becomes tokens.
 enum Model {
-    ByteLevel(byte_level::ByteLevel),
-    Spm(spm::Spm),
+    ByteLevel(Box<byte_level::ByteLevel>),
+    Spm(Box<spm::Spm>),
 }
 
 impl std::fmt::Debug for Tokenizer {
@@ -81,8 +81,8 @@ impl Tokenizer {
         };
         let vocab = Vocab::new(fields, rules)?;
         let model = match rules {
-            Some(rules) => Model::ByteLevel(byte_level::ByteLevel::new(fields, &vocab, rules)?),
-            None => Model::Spm(spm::Spm::new(fields, &vocab)?),
+            Some(rules) => Model::ByteLevel(Box::new(byte_level::ByteLevel::new(fields, &vocab, rules)?)),
+            None => Model::Spm(Box::new(spm::Spm::new(fields, &vocab)?)),
         };
         let special = special::Matcher::new(&vocab)?;
         let fingerprint = fingerprint(fields, &vocab, model_name);
@@ -137,6 +137,11 @@ impl Tokenizer {
                 _ => None,
             })
             .collect()
+    }
+
+    /// Whether white space is part of the text of a control token.
+    pub(crate) fn control_has_space(&self) -> bool {
+        self.special.control_has_space
     }
 
     /// The token that a prompt starts with, if the file wants one.
@@ -233,5 +238,7 @@ fn fingerprint(fields: &Fields, vocab: &Vocab, model: &str) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
 }
 
+#[cfg(test)]
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;

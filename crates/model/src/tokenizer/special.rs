@@ -23,6 +23,8 @@ pub(super) struct Matcher {
     tokens: Vec<Entry>,
     /// Which of them a text contains at all: few do of thousands. Patterns are indices of `tokens`.
     automaton: AhoCorasick,
+    /// Whether white space is part of the text of a control token.
+    pub control_has_space: bool,
 }
 
 #[derive(Debug)]
@@ -49,7 +51,14 @@ impl Matcher {
         tokens.sort_by_key(|entry| std::cmp::Reverse(entry.piece.len()));
         let automaton = AhoCorasick::new(tokens.iter().map(|entry| entry.piece.as_bytes()))
             .map_err(|error| format!("special tokens: {error}"))?;
-        Ok(Self { tokens, automaton })
+        let control_has_space = tokens
+            .iter()
+            .any(|entry| !entry.user_defined && entry.piece.contains(char::is_whitespace));
+        Ok(Self {
+            tokens,
+            automaton,
+            control_has_space,
+        })
     }
 
     /// The parts of `text`, none empty. Where control and unknown tokens overlap one of the `literal` ranges

@@ -6,8 +6,9 @@
 //! has `\s+` and [`Splitter`] leaves that character itself. So no look-ahead is needed, and the `regex`
 //! crate cuts any text in linear time.
 //!
-//! llama.cpp approximates `tekken` and `gpt-4o`: it takes every letter beyond ASCII for both upper and lower
-//! case, and no mark for a letter. The models' own expressions are used here.
+//! llama.cpp approximates some: in `tekken` and `gpt-4o` it takes every letter beyond ASCII for both upper and
+//! lower case, and no mark for a letter; in `deepseek-llm` and `deepseek-coder` it takes white space beyond
+//! ASCII out of the CJK range. The models' own expressions are used here.
 
 use regex::Regex;
 

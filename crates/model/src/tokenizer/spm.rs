@@ -64,6 +64,7 @@ impl Spm {
                 },
             );
         }
+        let unknown = vocab.unknown.filter(|&token| vocab.kind(token) == Kind::Unknown);
         let mut bytes = [0; 256];
         for (byte, token) in (0..=u8::MAX).zip(&mut bytes) {
             let piece = |name: &str| pieces.get(name).map(|piece| piece.token);
@@ -72,7 +73,7 @@ impl Spm {
                     byte.is_ascii()
                         .then(|| piece((byte as char).encode_utf8(&mut [0; 4])))?
                 })
-                .or(vocab.unknown)
+                .or(unknown)
                 .ok_or_else(|| format!("there is no token for byte 0x{byte:02X}, and no unknown token"))?;
         }
         Ok(Self {

@@ -1,0 +1,164 @@
+//! Chat templates from GGUF metadata.
+//!
+//! A template is a Jinja program written for Python; [`environment`] makes minijinja behave alike. What it
+//! writes becomes tokens such that control tokens come from the template alone; [`literal`] says how text
+//! is kept apart from it.
+//!
+//! Not here: tools, documents, and messages with parts other than text.
+
+mod environment;
+mod literal;
+
+use crate::{LoadError, Tokenizer};
+use foretoken_gguf::Gguf;
+use foretoken_spec::Token;
+use literal::Marks;
+use minijinja::{Environment, Value, context};
+use std::ops::Range;
+
+/// One message of a conversation.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
+pub struct Message {
+    /// `system`, `user`, `assistant`.
+    pub role: String,
+    /// Its text.
+    pub content: String,
+}
+
+/// A compiled chat template.
+#[derive(Debug)]
+pub struct ChatTemplate {
+    environment: Environment<'static>,
+    source: String,
+}
+
+/// Longest source, in bytes. The longest known template has less than a tenth.
+const SOURCE_MAX: usize = 1 << 20;
+/// What a template may do, in minijinja's unit: one instruction, or 64 bytes written or copied.
+const FUEL: u64 = 1_000_000;
+/// What it may do beyond for each message, and for each byte of text.
+const FUEL_PER_MESSAGE: u64 = 1_000;
+const FUEL_PER_BYTE: u64 = 1;
+
+impl ChatTemplate {
+    /// The template of the file; `None` if it has none.
+    ///
+    /// # Errors
+    /// A template that is no Jinja, or absurdly long.
+    pub fn from_gguf(gguf: &Gguf) -> Result<Option<Self>, LoadError> {
+        gguf.string("tokenizer.chat_template")?
+            .map(|source| Self::new(source).map_err(LoadError::ChatTemplate))
+            .transpose()
+    }
+
+    fn new(source: &str) -> Result<Self, String> {
+        if source.len() > SOURCE_MAX {
+            return Err(format!(
+                "it has {} bytes; at most {SOURCE_MAX} are supported",
+                source.len()
+            ));
+        }
+        let environment = environment::compile(source).map_err(|error| explain(&error))?;
+        Ok(Self {
+            environment,
+            source: source.to_owned(),
+        })
+    }
+
+    /// The tokens of a prompt that asks the model to answer `messages`, the token that prompts start with
+    /// included.
+    ///
+    /// Special tokens come from the template alone: text inside a message, its role included, is never parsed
+    /// as control tokens, also not where the template cuts or joins it.
+    ///
+    /// # Errors
+    /// What the template itself refuses (a role that it does not know, roles in another order), and a
+    /// template that runs too long or writes too much.
+    pub fn encode(&self, tokenizer: &Tokenizer, messages: &[Message]) -> Result<Vec<Token>, String> {
+        let (text, literal) = self.render(tokenizer, messages)?;
+        let mut tokens = tokenizer.encode_literal(&text, &literal);
+        if let Some(bos) = tokenizer.bos()
+            && tokens.first() != Some(&bos)
+        {
+            tokens.insert(0, bos);
+        }
+        Ok(tokens)
+    }
+
+    /// The prompt as text, and which ranges of it, in bytes, no control token may overlap.
+    fn render(
+        &self,
+        tokenizer: &Tokenizer,
+        messages: &[Message],
+    ) -> Result<(String, Vec<Range<usize>>), String> {
+        let (bos, eos) = (tokenizer.bos_piece(), tokenizer.eos_piece());
+        let texts = messages
+            .iter()
+            .flat_map(|message| [&*message.role, &*message.content]);
+        let marks = Marks::unused_in(texts.chain([&*self.source, bos, eos]))
+            .ok_or("the messages use every private character of Unicode")?;
+        let run = |mark: &dyn Fn(&str) -> String| {
+            let mut fuel = FUEL + FUEL_PER_MESSAGE * messages.len() as u64;
+            let messages = messages.iter().map(|Message { role, content }| {
+                let role = if literal::is_role(role) {
+                    role.clone()
+                } else {
+                    mark(role)
+                };
+                let content = mark(content);
+                fuel += FUEL_PER_BYTE * (role.len() + content.len()) as u64;
+                Value::from_pairs([("role", role), ("content", content)])
+            });
+            let messages: Value = messages.collect();
+            let context = context! {
+                messages,
+                add_generation_prompt => true,
+                bos_token => bos,
+                eos_token => eos,
+                tools => (),
+                documents => (),
+            };
+            let text =
+                environment::render(&self.environment, context, fuel).map_err(|error| explain(&error))?;
+            let (text, literal) = marks.remove(&text);
+            let control: Vec<Token> = tokenizer
+                .control_tokens(&text, &literal)
+                .into_iter()
+                .map(|(token, _)| token)
+                .collect();
+            Ok::<_, String>((text, literal, control))
+        };
+        // Marking only what is the text of a control token lets the template read all other text as it is.
+        let control_texts = |text: &str| -> Vec<Range<usize>> {
+            tokenizer
+                .control_tokens(text, &[])
+                .into_iter()
+                .map(|(_, range)| range)
+                .collect()
+        };
+        let (text, literal, control) = run(&|text| marks.mark(text, &control_texts(text)))?;
+        // Marking everything shows the template's own control tokens. Where there are others above, made by
+        // joining or changing text, this prompt is taken.
+        let whole = |text: &str| literal::inside(text, tokenizer.control_has_space());
+        let opaque = run(&|text| marks.mark(text, &[whole(text)]))?;
+        if control == opaque.2 {
+            Ok((text, literal))
+        } else {
+            Ok((opaque.0, opaque.1))
+        }
+    }
+}
+
+/// The error and what caused it, in one line.
+fn explain(error: &minijinja::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = std::error::Error::source(error);
+    while let Some(error) = cause {
+        text = format!("{text}: {error}");
+        cause = error.source();
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests;

@@ -2,9 +2,8 @@
 //! (Radford et al. 2019). The merging itself is the `tokenizers` crate's.
 
 use super::split::{Rules, Splitter};
-use super::vocab::{Fields, Kind, Vocab};
+use super::vocab::{Fields, Ids, Kind, Vocab};
 use foretoken_spec::Token;
-use std::collections::HashMap;
 use std::sync::LazyLock;
 use tokenizers::Model as _;
 use tokenizers::models::bpe::{self, BPE};
@@ -18,13 +17,8 @@ pub(super) struct ByteLevel {
 }
 
 impl ByteLevel {
-    pub fn new(fields: &Fields, vocab: &Vocab, rules: &'static Rules) -> Result<Self, String> {
+    pub fn new(fields: &Fields, vocab: &Vocab, ids: &Ids, rules: &'static Rules) -> Result<Self, String> {
         let merges = fields.merges.ok_or("tokenizer.ggml.merges is missing")?;
-        let kinds: HashMap<&str, Kind> = vocab
-            .iter()
-            .filter(|(_, piece, _)| !piece.is_empty())
-            .map(|(_, piece, kind)| (piece, kind))
-            .collect();
         let mut pairs = Vec::with_capacity(merges.len());
         let mut joined = String::new();
         for (number, merge) in merges.iter().enumerate() {
@@ -35,31 +29,25 @@ impl ByteLevel {
             joined.clear();
             joined.push_str(left);
             joined.push_str(right);
-            let mut text = true;
-            for piece in [left, right, &joined] {
-                let kind = kinds.get(piece).ok_or_else(|| {
-                    format!("merge {number} ({merge:?}) needs {piece:?}, which is no token")
-                })?;
-                text &= !matches!(kind, Kind::Control | Kind::Unknown);
-            }
+            let token = ids
+                .get(joined.as_str())
+                .ok_or_else(|| format!("merge {number} ({merge:?}) makes {joined:?}, which is no token"))?;
             // Text never becomes a control token by merging.
-            if text {
+            if is_text(vocab, *token) {
                 pairs.push((left.to_owned(), right.to_owned()));
             }
         }
-        let mut pieces = bpe::Vocab::with_capacity(vocab.len());
+        let mut pieces = bpe::Vocab::with_capacity(ids.len());
         pieces.extend(
-            vocab
-                .iter()
-                .filter(|(_, piece, kind)| {
-                    !piece.is_empty() && !matches!(kind, Kind::Control | Kind::Unknown)
-                })
-                .map(|(token, piece, _)| (piece.to_owned(), token)),
+            ids.iter()
+                .filter(|&(_, &token)| is_text(vocab, token))
+                .map(|(&piece, &token)| (piece.to_owned(), token)),
         );
         let mut known = [false; 256];
         for (byte, known) in known.iter_mut().enumerate() {
             *known = pieces.contains_key(ALPHABET.letters[byte].encode_utf8(&mut [0; 4]) as &str);
         }
+        // That the pieces of a merge are tokens too is checked here.
         let bpe = BPE::builder()
             .vocab_and_merges(pieces, pairs)
             .ignore_merges(rules.whole_words)
@@ -95,16 +83,18 @@ impl ByteLevel {
     }
 }
 
-/// The bytes that a piece is written for. Letters outside the alphabet stand for themselves.
-pub(super) fn decode(piece: &str) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(piece.len());
+fn is_text(vocab: &Vocab, token: Token) -> bool {
+    !matches!(vocab.kind(token), Kind::Control | Kind::Unknown)
+}
+
+/// Appends the bytes that a piece is written for. Letters outside the alphabet stand for themselves.
+pub(super) fn decode(piece: &str, bytes: &mut Vec<u8>) {
     for letter in piece.chars() {
         match ALPHABET.bytes.get(letter as usize) {
             Some(Some(byte)) => bytes.push(*byte),
-            _ => bytes.extend(letter.encode_utf8(&mut [0; 4]).bytes()),
+            _ => bytes.extend_from_slice(letter.encode_utf8(&mut [0; 4]).as_bytes()),
         }
     }
-    bytes
 }
 
 /// The alphabet, by byte.

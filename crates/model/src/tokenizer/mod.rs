@@ -79,9 +79,11 @@ impl Tokenizer {
                 ));
             }
         };
-        let vocab = Vocab::new(fields, rules)?;
+        let (vocab, ids) = Vocab::new(fields, rules)?;
         let model = match rules {
-            Some(rules) => Model::ByteLevel(Box::new(byte_level::ByteLevel::new(fields, &vocab, rules)?)),
+            Some(rules) => {
+                Model::ByteLevel(Box::new(byte_level::ByteLevel::new(fields, &vocab, &ids, rules)?))
+            }
             None => Model::Spm(Box::new(spm::Spm::new(fields, &vocab)?)),
         };
         let special = special::Matcher::new(&vocab)?;

@@ -147,14 +147,19 @@ fn malformed_metadata_is_named() {
     };
     check(bpe(), "tokenizer.ggml.pre is missing", &|file| file.pre = None);
     check(bpe(), "merges is missing", &|file| file.merges = None);
-    check(bpe(), "needs \"q\", which is no token", &|file| {
-        file.merges = Some(vec![b"a q".to_vec()])
+    check(
+        bpe(),
+        "merge 0 (\"b a\") makes \"ba\", which is no token",
+        &|file| {
+            file.merges = Some(vec![b"b a".to_vec()]);
+        },
+    );
+    check(bpe(), "merges: Token `` out of vocabulary", &|file| {
+        file.merges = Some(vec![b" ab".to_vec()])
     });
-    check(bpe(), "needs \"ba\", which is no token", &|file| {
-        file.merges = Some(vec![b"b a".to_vec()])
-    });
-    check(bpe(), "needs \"\", which is no token", &|file| {
-        file.merges = Some(vec![b" a".to_vec()])
+    check(bpe(), "merges: Token `xx` out of vocabulary", &|file| {
+        file.token("xxb", Kind::Normal, 0.0);
+        file.merges = Some(vec![b"xx b".to_vec()]);
     });
     check(bpe(), "is not two pieces", &|file| {
         file.merges = Some(vec![b"ab".to_vec()])

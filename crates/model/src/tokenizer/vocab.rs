@@ -141,8 +141,12 @@ struct Strings {
 }
 
 impl Strings {
-    fn push(&mut self, bytes: impl IntoIterator<Item = u8>) -> Result<(), String> {
-        self.data.extend(bytes);
+    fn push(&mut self, bytes: &[u8]) -> Result<(), String> {
+        self.push_with(|data| data.extend_from_slice(bytes))
+    }
+
+    fn push_with(&mut self, write: impl FnOnce(&mut Vec<u8>)) -> Result<(), String> {
+        write(&mut self.data);
         self.ends
             .push(u32::try_from(self.data.len()).map_err(|_| "the pieces are longer than 4 GiB")?);
         Ok(())
@@ -156,6 +160,9 @@ impl Strings {
         &self.data[start as usize..end as usize]
     }
 }
+
+/// Tokens by piece; without those whose piece is empty.
+pub(super) type Ids<'a> = HashMap<&'a str, Token>;
 
 /// The entries of a vocabulary, by id.
 #[derive(Debug)]
@@ -172,8 +179,9 @@ pub(super) struct Vocab {
 }
 
 impl Vocab {
-    /// Checks `fields`. `rules` are those of a byte-level vocabulary; without, it is SentencePiece's.
-    pub fn new(fields: &Fields, rules: Option<&Rules>) -> Result<Self, String> {
+    /// Checks `fields`, and tells which piece is which token. `rules` are those of a byte-level vocabulary;
+    /// without, it is SentencePiece's.
+    pub fn new<'a>(fields: &Fields<'a>, rules: Option<&Rules>) -> Result<(Self, Ids<'a>), String> {
         let len = fields.tokens.len();
         if len == 0 {
             return Err("tokenizer.ggml.tokens is empty".to_owned());
@@ -195,7 +203,7 @@ impl Vocab {
         }
 
         let mut pieces = Strings::default();
-        let mut ids = HashMap::with_capacity(len);
+        let mut ids = Ids::with_capacity(len);
         for (id, piece) in fields.tokens.iter().enumerate() {
             let piece =
                 std::str::from_utf8(piece).map_err(|_| format!("the piece of token {id} is not UTF-8"))?;
@@ -205,7 +213,7 @@ impl Vocab {
             {
                 return Err(format!("tokens {first} and {id} are the same piece {piece:?}"));
             }
-            pieces.push(piece.bytes())?;
+            pieces.push(piece.as_bytes())?;
         }
 
         let id = |key: &str, id: Option<u64>| match id {
@@ -244,8 +252,8 @@ impl Vocab {
         for (id, &kind) in kinds.iter().enumerate() {
             let piece = pieces.get(id);
             match kind {
-                Kind::Unknown | Kind::Control | Kind::Unused => bytes.push([])?,
-                Kind::UserDefined => bytes.push(piece.iter().copied())?,
+                Kind::Unknown | Kind::Control | Kind::Unused => bytes.push(b"")?,
+                Kind::UserDefined => bytes.push(piece)?,
                 Kind::Byte => {
                     let byte = std::str::from_utf8(piece).ok().and_then(byte_of).ok_or_else(|| {
                         format!(
@@ -253,17 +261,19 @@ impl Vocab {
                             show(piece)
                         )
                     })?;
-                    bytes.push([byte])?;
+                    bytes.push(&[byte])?;
                 }
-                Kind::Normal if rules.is_some() => bytes.push(super::byte_level::decode(show(piece)))?,
-                Kind::Normal => bytes.push(show(piece).replace(super::spm::SPACE, " ").into_bytes())?,
+                Kind::Normal if rules.is_some() => {
+                    bytes.push_with(|bytes| super::byte_level::decode(show(piece), bytes))?;
+                }
+                Kind::Normal => bytes.push(show(piece).replace(super::spm::SPACE, " ").as_bytes())?,
             }
             if matches!(kind, Kind::Unknown | Kind::Control | Kind::UserDefined) && piece.len() > SPECIAL_MAX
             {
                 return Err(format!("special token {id} is longer than {SPECIAL_MAX} bytes"));
             }
         }
-        Ok(Self {
+        let vocab = Self {
             pieces,
             bytes,
             kinds,
@@ -272,7 +282,8 @@ impl Vocab {
             unknown,
             add_bos,
             end_of_generation,
-        })
+        };
+        Ok((vocab, ids))
     }
 
     pub fn len(&self) -> usize {

@@ -2,6 +2,7 @@
 //!
 //! `golden/tokenizer-texts.json` holds the texts, `golden/tokenizer-*.json` what llama.cpp makes of them with
 //! the vocabulary of the files named inside: without special tokens parsed, and, where that differs, with.
+//! `golden/tokenizer.py` makes them.
 
 use foretoken_gguf::Gguf;
 use foretoken_model::{Special, Tokenizer};

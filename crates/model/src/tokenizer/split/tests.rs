@@ -10,9 +10,8 @@ fn words(name: &str, text: &str) -> Vec<String> {
     words
 }
 
-/// `golden/split.json` has, for each rule, the lengths in bytes of the words of each text: llama.cpp's, which
-/// Python's `regex` makes of the models' own expressions too. Where llama.cpp approximates (`tekken`, `gpt-4o`,
-/// `deepseek-llm`, `deepseek-coder`), they are Python's.
+/// `golden/split.json` has, for each rule, the lengths in bytes of the words of each text, as Python's `regex` cuts
+/// them by the models' own expressions. llama.cpp's are the same where it does not approximate.
 #[test]
 fn words_are_those_of_the_reference() {
     #[derive(serde::Deserialize)]

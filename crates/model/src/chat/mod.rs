@@ -1,7 +1,7 @@
 //! Chat templates from GGUF metadata.
 //!
-//! A template is a Jinja program written for Python; [`environment`] makes minijinja behave alike. What it
-//! writes becomes tokens such that control tokens come from the template alone; [`literal`] says how text
+//! A template is a Jinja program written for Python; `environment` makes minijinja behave alike. What it
+//! writes becomes tokens such that control tokens come from the template alone; `literal` says how text
 //! is kept apart from it.
 //!
 //! Not here: tools, documents, and messages with parts other than text.

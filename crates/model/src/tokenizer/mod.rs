@@ -2,14 +2,14 @@
 //!
 //! The steps of [`Tokenizer::encode`], a module each:
 //!
-//! - [`vocab`]: what the file says: pieces, their kinds, merges or scores, special ids, all checked;
-//! - [`special`]: cuts a text at its special tokens, longest first;
-//! - [`split`]: cuts what is left into words, by the rules that `tokenizer.ggml.pre` names (BPE only);
-//! - [`byte_level`] or [`spm`]: turns a word, or a whole text, into tokens.
+//! - `vocab`: what the file says: pieces, their kinds, merges or scores, special ids, all checked;
+//! - `special`: cuts a text at its special tokens, longest first;
+//! - `split`: cuts what is left into words, by the rules that `tokenizer.ggml.pre` names (BPE only);
+//! - `byte_level` or `spm`: turns a word, or a whole text, into tokens.
 //!
 //! Ids equal those of llama.cpp, with two deliberate exceptions. Ordinary text never becomes a control
 //! token, not even where merges would spell one. Where llama.cpp approximates the split expression of a
-//! model, the model's own expression is used; [`split`] says where.
+//! model, the model's own expression is used; `split` says where.
 //!
 //! Not here: chat templates, streaming of incomplete UTF-8, Unigram, WordPiece.
 

@@ -8,7 +8,8 @@ use serde_json::ser::{Formatter, PrettyFormatter};
 use std::io::{self, Write};
 
 /// Longest text of one list or map, in bytes. A value whose parts are shared can be small and its text
-/// without end, and fuel is charged for a text only once it is there.
+/// without end, and fuel is charged for a text only once it is there. (`~` and comparisons of such values
+/// are minijinja's own, and not bounded.)
 const TEXT_MAX: usize = 1 << 24;
 const NAME: &str = "chat_template";
 

@@ -65,8 +65,8 @@ impl ByteLevel {
         self.rules
     }
 
-    /// Appends the tokens of `text`. A byte that the vocabulary has no token for is left out, as in the
-    /// model's training.
+    /// Appends the tokens of `text`. A byte that the vocabulary has no token for is left out, as in llama.cpp:
+    /// some have none for a few control characters.
     pub fn encode(&self, text: &str, tokens: &mut Vec<Token>) {
         let mut letters = String::new();
         self.splitter.split(text, |word| {

@@ -7,9 +7,10 @@
 //! - `split`: cuts what is left into words, by the rules that `tokenizer.ggml.pre` names (BPE only);
 //! - `byte_level` or `spm`: turns a word, or a whole text, into tokens.
 //!
-//! Ids equal those of llama.cpp, with two deliberate exceptions. Ordinary text never becomes a control
-//! token, not even where merges would spell one. Where llama.cpp approximates the split expression of a
-//! model, the model's own expression is used; `split` says where.
+//! Ids equal those of llama.cpp, with deliberate exceptions. Ordinary text never becomes a control token,
+//! not even where merges would spell one. Where llama.cpp approximates the split expression of a model, the
+//! model's own is used; `split` says where. And `</s>` and the like stay text where the file says that they
+//! are, as in vocabularies that have it as a tag of HTML.
 //!
 //! Not here: chat templates, streaming of incomplete UTF-8, Unigram, WordPiece.
 

@@ -272,7 +272,11 @@ fn in_next(left: usize) -> usize {
 }
 
 /// The dot products of N queries with all keys of a block: element after element, fused.
+///
+/// Here and in [`accumulate`], loops count by index: chains of iterators are not inlined reliably in a
+/// function of this size, and the accumulators must stay in registers.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)]
 fn scores<L: Lanes, E: Element, const N: usize>(
     l: L,
     keys: &[Column<E>],
@@ -280,25 +284,21 @@ fn scores<L: Lanes, E: Element, const N: usize>(
     out: &mut [Scores],
 ) {
     let mut sums = [[l.splat(0.0); WIDTH]; N];
-    let mut q = q;
-    for q in &mut q {
-        *q = &q[..keys.len()];
-    }
-    for (d, column) in keys.iter().enumerate() {
+    for d in 0..keys.len() {
         let mut key = [l.splat(0.0); WIDTH];
-        for (key, stored) in key.iter_mut().zip(column) {
-            *key = E::load(l, stored);
+        for v in 0..WIDTH {
+            key[v] = E::load(l, &keys[d][v]);
         }
-        for (sums, q) in sums.iter_mut().zip(&q) {
-            let q = l.splat(q[d]);
-            for (sum, key) in sums.iter_mut().zip(&key) {
-                *sum = l.mul_add(q, *key, *sum);
+        for i in 0..N {
+            let q = l.splat(q[i][d]);
+            for v in 0..WIDTH {
+                sums[i][v] = l.mul_add(q, key[v], sums[i][v]);
             }
         }
     }
-    for (out, sums) in out.iter_mut().zip(sums) {
-        for (out, sum) in out.iter_mut().zip(sums) {
-            l.store(sum, out);
+    for i in 0..N {
+        for v in 0..WIDTH {
+            l.store(sums[i][v], &mut out[i][v]);
         }
     }
 }
@@ -306,31 +306,32 @@ fn scores<L: Lanes, E: Element, const N: usize>(
 /// Turns scores into weights relative to the running maximum, and brings that and the sum up to date. The
 /// positions from `n` on weigh nothing.
 #[inline(always)]
+#[allow(clippy::needless_range_loop)]
 fn weights<L: Lanes>(l: L, running: &mut Running, scores: &mut Scores, n: usize, scale: f32) {
-    let mut v = [l.splat(scale); WIDTH];
-    for (v, scores) in v.iter_mut().zip(scores.iter()) {
-        *v = l.mul(l.load(scores), *v);
+    let mut x = [l.splat(scale); WIDTH];
+    for v in 0..WIDTH {
+        x[v] = l.mul(l.load(&scores[v]), x[v]);
     }
     if n < PAGE {
-        for (v, scores) in v.iter().zip(scores.iter_mut()) {
-            l.store(*v, scores);
+        for v in 0..WIDTH {
+            l.store(x[v], &mut scores[v]);
         }
         scores.as_flattened_mut()[n..].fill(f32::NEG_INFINITY);
-        for (v, scores) in v.iter_mut().zip(scores.iter()) {
-            *v = l.load(scores);
+        for v in 0..WIDTH {
+            x[v] = l.load(&scores[v]);
         }
     }
-    let block_max = l.max_across(l.max(l.max(v[0], v[1]), l.max(v[2], v[3])));
+    let block_max = l.max_across(l.max(l.max(x[0], x[1]), l.max(x[2], x[3])));
     let max = if block_max > running.max {
         block_max
     } else {
         running.max
     };
-    for (v, weights) in v.iter_mut().zip(scores.iter_mut()) {
-        *v = exp(l, l.sub(*v, l.splat(max)));
-        l.store(*v, weights);
+    for v in 0..WIDTH {
+        x[v] = exp(l, l.sub(x[v], l.splat(max)));
+        l.store(x[v], &mut scores[v]);
     }
-    let sum = l.sum(l.add(l.add(v[0], v[1]), l.add(v[2], v[3])));
+    let sum = l.sum(l.add(l.add(x[0], x[1]), l.add(x[2], x[3])));
     let mut rescale = [0.0; LANES];
     l.store(exp(l, l.splat(running.max - max)), &mut rescale);
     *running = Running {
@@ -364,6 +365,7 @@ fn accumulate_head<L: Lanes, E: Element, const N: usize, const W: usize>(
 
 /// `sums = sums · rescale`, then `+ weight · value` for each position in order, fused.
 #[inline(always)]
+#[allow(clippy::needless_range_loop, clippy::too_many_arguments)]
 fn accumulate<L: Lanes, E: Element, const N: usize, const W: usize>(
     l: L,
     values: &[[E; LANES]],
@@ -375,31 +377,28 @@ fn accumulate<L: Lanes, E: Element, const N: usize, const W: usize>(
 ) {
     let vectors = sums.len() / N;
     let mut acc = [[l.splat(0.0); W]; N];
-    for ((acc, sums), running) in acc.iter_mut().zip(sums.chunks_exact(vectors)).zip(running) {
-        let rescale = l.splat(running.rescale);
-        for (acc, sum) in acc.iter_mut().zip(&sums[at..at + W]) {
-            *acc = l.mul(l.load(sum), rescale);
+    for i in 0..N {
+        let rescale = l.splat(running[i].rescale);
+        for w in 0..W {
+            acc[i][w] = l.mul(l.load(&sums[i * vectors + at + w]), rescale);
         }
     }
-    let mut w = [[0.0; PAGE].as_slice(); N];
-    for (w, weights) in w.iter_mut().zip(weights) {
-        *w = &weights.as_flattened()[..n];
-    }
-    for (position, stored) in values.chunks_exact(vectors).take(n).enumerate() {
+    for position in 0..n {
+        let stored = &values[position * vectors + at..][..W];
         let mut value = [l.splat(0.0); W];
-        for (value, stored) in value.iter_mut().zip(&stored[at..at + W]) {
-            *value = E::load(l, stored);
+        for w in 0..W {
+            value[w] = E::load(l, &stored[w]);
         }
-        for (acc, w) in acc.iter_mut().zip(&w) {
-            let w = l.splat(w[position]);
-            for (acc, value) in acc.iter_mut().zip(&value) {
-                *acc = l.mul_add(w, *value, *acc);
+        for i in 0..N {
+            let weight = l.splat(weights[i][position / LANES][position % LANES]);
+            for w in 0..W {
+                acc[i][w] = l.mul_add(weight, value[w], acc[i][w]);
             }
         }
     }
-    for (acc, sums) in acc.iter().zip(sums.chunks_exact_mut(vectors)) {
-        for (acc, sum) in acc.iter().zip(&mut sums[at..at + W]) {
-            l.store(*acc, sum);
+    for i in 0..N {
+        for w in 0..W {
+            l.store(acc[i][w], &mut sums[i * vectors + at + w]);
         }
     }
 }

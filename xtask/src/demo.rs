@@ -4,7 +4,7 @@
 use crate::{command, models};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
-use std::io::{IsTerminal, Write};
+use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
@@ -96,6 +96,7 @@ impl Scene {
         style.say("1", "without speculation");
         self.stream(dir, false)?;
         style.say("2", &format!("with speculation ({})", self.drafts));
+        println!("{}\n", style.legend());
         self.stream(dir, true)?;
 
         eprint!("{}", style.dim("Timing both once more, without the display …"));
@@ -155,8 +156,7 @@ impl Scene {
             .context("cannot run foretoken")?
             .wait_with_output()?;
         command::check(&foretoken, output)?;
-        println!("\n");
-        std::io::stdout().flush()?;
+        println!();
         Ok(())
     }
 
@@ -294,6 +294,18 @@ impl Style {
 
     fn dim(&self, text: &str) -> String {
         self.paint("2", text)
+    }
+
+    /// How `--show-draft` marks tokens.
+    fn legend(&self) -> String {
+        let (accepted, rejected) = match self.colour {
+            true => (
+                self.paint("4;32", "confirmed guesses"),
+                self.paint("9;31", "wrong guesses"),
+            ),
+            false => ("[confirmed guesses]".to_owned(), "~~wrong guesses~~".to_owned()),
+        };
+        format!("  {accepted}, {rejected}, and the model's own tokens")
     }
 
     fn good(&self, text: &str) -> String {

@@ -16,7 +16,7 @@ pub fn run(quick: bool) -> Result<()> {
     eprintln!("testing with the models in {}", dir.display());
     command::run(
         command::cargo("test")
-            .args(["--workspace", "--profile", "testing"])
+            .args(["--workspace", "--release"])
             .env("FORETOKEN_MODELS", dir),
     )?;
     eprintln!("all tests passed, in {:.0} s", start.elapsed().as_secs_f64());

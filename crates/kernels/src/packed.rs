@@ -106,13 +106,10 @@ pub(crate) fn pack_tile<'a>(
 ) {
     let (meta, codes) = tile.split_at_mut(shape.codes_at);
     let Some(spec) = format.spec() else {
-        let width = format.block_bytes();
-        for (lane, row) in rows.enumerate() {
-            for (k, weight) in row.chunks_exact(width).enumerate() {
-                codes[(k * LANES + lane) * width..][..width].copy_from_slice(weight);
-            }
-        }
-        return;
+        return match format {
+            Format::F32 => pack_floats::<4>(rows, codes),
+            _ => pack_floats::<2>(rows, codes),
+        };
     };
     let mut block = Block::ZERO;
     for (lane, row) in rows.enumerate() {
@@ -123,6 +120,13 @@ pub(crate) fn pack_tile<'a>(
             pack_meta(&spec, &block, lane, meta);
             pack_codes(&spec, &block, lane, codes);
         }
+    }
+}
+
+fn pack_floats<'a, const BYTES: usize>(rows: impl Iterator<Item = &'a [u8]>, codes: &mut [u8]) {
+    for (lane, row) in rows.enumerate() {
+        let columns = codes.as_chunks_mut::<BYTES>().0.chunks_exact_mut(LANES);
+        columns.zip(row.as_chunks::<BYTES>().0).for_each(|(column, &weight)| column[lane] = weight);
     }
 }
 

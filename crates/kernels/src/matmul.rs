@@ -28,8 +28,12 @@ pub struct Product<'a> {
 /// Bytes of weights that one task reads, about: large against a hand-over, small against a core's cache.
 const TASK_BYTES: usize = 1 << 16;
 
+/// Most products of one parallel region.
+const REGION: usize = 8;
+
 /// Multiplies `x`, `[rows][cols]`, with every product's matrix (all of the same `cols`) in one parallel
-/// region: `out[r][i] = Σ_k w[i][k] · x[r][k]`, as the header of the kernels' module defines it.
+/// region (per eight of them): `out[r][i] = Σ_k w[i][k] · x[r][k]`, the operations and their order are
+/// those that `kernels/mod.rs` defines.
 ///
 /// A row of `x` that holds a value which is not finite gives outputs that are not.
 ///
@@ -69,16 +73,27 @@ pub fn matmul(
         }
     }
 
-    let activations = &scratch.activations;
+    for products in products.chunks_mut(REGION) {
+        multiply(compute, &scratch.activations, sweeps, products);
+    }
+}
+
+/// Multiplies the prepared activations with all of up to [`REGION`] products.
+fn multiply(
+    compute: &Compute,
+    activations: &[Vec<u32>; Scheme::ALL.len()],
+    sweeps: Sweeps,
+    products: &mut [Product<'_>],
+) {
     let runs = |matrix: &Matrix| matrix.tiles().div_ceil(tiles_per_task(matrix));
     let tasks = products.iter().map(|p| runs(p.matrix)).sum();
-    let products: &[(&Matrix, Disjoint<'_, f32>)] = &products
+    let mut products = products
         .iter_mut()
-        .map(|p| (p.matrix, Disjoint::new(&mut *p.out)))
-        .collect::<Vec<_>>();
+        .map(|p| (p.matrix, Disjoint::new(&mut *p.out)));
+    let products: [_; REGION] = std::array::from_fn(|_| products.next());
     compute.pool().run(tasks, |task| {
         let mut run = task;
-        for (matrix, out) in products {
+        for (matrix, out) in products.iter().flatten() {
             if run < runs(matrix) {
                 let x = &activations[Scheme::of(matrix.format()) as usize];
                 // SAFETY: every run of every product is one task's, and no other task writes its tiles' columns.

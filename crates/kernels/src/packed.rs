@@ -126,7 +126,9 @@ pub(crate) fn pack_tile<'a>(
 fn pack_floats<'a, const BYTES: usize>(rows: impl Iterator<Item = &'a [u8]>, codes: &mut [u8]) {
     for (lane, row) in rows.enumerate() {
         let columns = codes.as_chunks_mut::<BYTES>().0.chunks_exact_mut(LANES);
-        columns.zip(row.as_chunks::<BYTES>().0).for_each(|(column, &weight)| column[lane] = weight);
+        columns
+            .zip(row.as_chunks::<BYTES>().0)
+            .for_each(|(column, &weight)| column[lane] = weight);
     }
 }
 

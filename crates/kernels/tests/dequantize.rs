@@ -67,6 +67,26 @@ fn f32_is_kept() {
 }
 
 #[test]
+fn any_bytes_are_weights() {
+    let compute = Compute::new(1);
+    for format in Format::ALL {
+        for seed in 0..50 {
+            let (rows, cols) = (3, 256);
+            let bytes = weights(format, Weights::Anything, rows, cols, &mut Random(seed));
+            let matrix = Matrix::pack(&compute, format, rows, cols, &bytes).unwrap();
+            let mut out = vec![7e33; cols];
+            for row in 0..rows {
+                matrix.dequantize_row(row, &mut out);
+                assert!(
+                    out.iter().all(|&x| x != 7e33),
+                    "{format:?}: a weight was left out"
+                );
+            }
+        }
+    }
+}
+
+#[test]
 fn packed_matrices_are_no_larger_than_the_file_by_more_than_a_twentieth() {
     let compute = Compute::new(1);
     for format in Format::ALL {

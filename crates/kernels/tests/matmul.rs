@@ -172,7 +172,7 @@ fn what_is_not_finite_stays_so() {
 }
 
 #[test]
-fn several_products_in_one_region() {
+fn several_products_of_one_input() {
     let cols = 768;
     let compute = Compute::new(2);
     let mut scratch = Scratch::default();
@@ -183,6 +183,11 @@ fn several_products_in_one_region() {
         (Format::F16, 300),
         (Format::Q6_K, 0),
         (Format::Q6_K, 1001),
+        (Format::Q5_0, 16),
+        (Format::Q4_1, 9),
+        (Format::F32, 1),
+        (Format::Q4_K, 24),
+        (Format::BF16, 8),
     ];
     let matrices = sizes.map(|(format, rows)| {
         let bytes = weights(format, Weights::Ordinary, rows, cols, random);

@@ -24,27 +24,31 @@ const FLOAT_RUN: usize = 16;
 /// The outputs of one tile for the rows of a sweep.
 pub(crate) type TileOut = [[f32; LANES]];
 
+/// Multiplies a tile with a sweep.
+///
+/// # Safety
+/// The machine has the kernel's instructions; the tile is one of its format; `x` and `out` are a sweep of its number
+/// of rows, `x` in the format's scheme with the tile's columns.
+type TileKernel = unsafe fn(Tile<'_>, &[u32], &mut TileOut);
+
 /// The kernel for a format and a number of rows.
 #[derive(Clone, Copy)]
 pub(crate) struct Kernel {
     format: Format,
     rows: usize,
-    #[cfg(target_arch = "x86_64")]
-    avx2: Option<avx2::TileKernel>,
+    /// One that this machine has the instructions for; the reference where there is none.
+    native: Option<TileKernel>,
 }
 
 impl Kernel {
     /// The kernel of `isa` for sweeps of `rows`, 1 to 8.
     pub fn new(isa: Isa, format: Format, rows: usize) -> Self {
-        Self {
-            format,
-            rows,
+        let native = match isa {
             #[cfg(target_arch = "x86_64")]
-            avx2: match isa {
-                Isa::Scalar => None,
-                Isa::Avx2(proof) => Some(avx2::kernel(proof, format, rows)),
-            },
-        }
+            Isa::Avx2(proof) => Some(avx2::kernel(proof, format, rows)),
+            _ => None,
+        };
+        Self { format, rows, native }
     }
 
     /// Multiplies a tile of the format with a sweep of its scheme.
@@ -53,11 +57,10 @@ impl Kernel {
         assert_eq!((tile.meta.len(), tile.codes.len()), (shape.meta, shape.codes));
         assert_eq!(x.len(), self.rows * Scheme::of(self.format).row_words(tile.cols));
         assert_eq!(out.len(), self.rows);
-        #[cfg(target_arch = "x86_64")]
-        if let Some(kernel) = self.avx2 {
+        match self.native {
             // SAFETY: `new` had the proof of the instruction set, and the sizes are as they must be.
-            return unsafe { kernel(tile, x, out) };
+            Some(kernel) => unsafe { kernel(tile, x, out) },
+            None => scalar::product(self.format, tile, x, out),
         }
-        scalar::product(self.format, tile, x, out);
     }
 }

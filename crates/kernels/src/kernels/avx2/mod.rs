@@ -8,18 +8,10 @@ mod signed;
 
 pub(crate) mod activation;
 
-use super::TileOut;
+use super::TileKernel;
 use crate::activation::MAX_SWEEP;
-use crate::matrix::Tile;
 use crate::{Avx2, Format};
 use quantized::{Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K};
-
-/// Multiplies a tile with a sweep.
-///
-/// # Safety
-/// The machine has AVX2, FMA and F16C; the tile is one of the kernel's format; `x` and `out` are the sweep of the
-/// kernel's number of rows, `x` in the format's scheme with the tile's columns.
-pub(super) type TileKernel = unsafe fn(Tile<'_>, &[u32], &mut TileOut);
 
 /// A kernel for each number of rows.
 macro_rules! for_each_sweep {

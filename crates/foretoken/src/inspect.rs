@@ -143,8 +143,11 @@ impl Summary {
                 self.gguf_version
             ),
         );
-        line("name", self.name.clone().unwrap_or("-".into()));
-        line("architecture", format!("{}{supported}", self.architecture));
+        line("name", self.name.as_deref().map_or("-".into(), printable));
+        line(
+            "architecture",
+            format!("{}{supported}", printable(&self.architecture)),
+        );
         line(
             "parameters",
             format!("{:.1} million", self.parameters as f64 / 1e6),
@@ -175,7 +178,7 @@ impl Summary {
         }
         line("read per token", size(self.bytes_per_token));
         let tokenizer = &self.tokenizer;
-        let kind = |value: &Option<String>| value.clone().unwrap_or("-".into());
+        let kind = |value: &Option<String>| value.as_deref().map_or("-".into(), printable);
         line(
             "tokenizer",
             format!(
@@ -205,7 +208,7 @@ impl Summary {
                 template
                     .lines()
                     .take(TEMPLATE_LINES)
-                    .for_each(|text| line("", text.escape_debug().to_string()));
+                    .for_each(|text| line("", printable(text)));
                 if total > TEMPLATE_LINES {
                     line("", "…".into());
                 }
@@ -257,4 +260,16 @@ fn size(bytes: u64) -> String {
         1_000_000..1_000_000_000 => format!("{:.1} MB", bytes as f64 / 1e6),
         _ => format!("{:.2} GB", bytes as f64 / 1e9),
     }
+}
+
+/// A file's text for a terminal: without characters that would control it.
+fn printable(text: &str) -> String {
+    let escaped = |c: char| {
+        if c.is_control() {
+            c.escape_debug().to_string()
+        } else {
+            c.to_string()
+        }
+    };
+    text.chars().map(escaped).collect()
 }

@@ -292,14 +292,16 @@ impl Report<'_> {
         } else {
             "the lookup"
         };
+        let dropped = match spec.drafted - spec.accepted {
+            0 => "No draft token that was verified was wrong.".to_string(),
+            wrong => format!("{wrong} drafted tokens were not what the target said and were dropped."),
+        };
         writeln!(
             out,
-            "{} of the {} tokens were drafted by {source} and accepted; the target drew the other {} itself. {} drafted \
-             tokens were not what the target said and were dropped.",
+            "{} of the {} tokens were drafted by {source} and accepted; the target drew the other {} itself. {dropped}",
             spec.accepted,
             stats.generated,
             stats.generated - spec.accepted,
-            spec.drafted - spec.accepted,
         )?;
         let rounds = spec.rounds as f64;
         let rows: usize = spec.rows_histogram.iter().map(|(rows, count)| rows * count).sum();
@@ -386,7 +388,7 @@ fn speed(count: usize, time: Duration, what: &str) -> String {
         0 => format!("0 {what}"),
         _ if time.is_zero() => format!("{count} {what}"),
         _ => format!(
-            "{count} {what} in {seconds:.2} s ({} each, {:.1} per second)",
+            "{count} {what} in {seconds:.3} s ({} each, {:.1} per second)",
             millis(seconds / count as f64),
             count as f64 / seconds
         ),

@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use foretoken::engine::{EngineOptions, Event, RequestId};
 use foretoken::spec::drafters::{LookupDrafter, LookupParams};
-use foretoken::spec::testing::{OracleDrafter, RandomDrafter};
-use foretoken::spec::{DraftError, Drafter, Request, SamplerSnapshot, SequenceId, TargetModel};
+use foretoken::spec::testing::{OracleDrafter, OwnNoiseDrafter, RandomDrafter};
+use foretoken::spec::{DraftError, Drafter, Request, SequenceId, TargetModel};
 use foretoken::{
     CpuModel, DraftPolicy, Drafting, Engine, GenerationRequest, Sampler, SamplerParams, Session,
     SessionError, SessionOptions, Special, Stats, Token,
@@ -212,7 +212,8 @@ impl Bench {
         };
         let mut session = Session::load(&options)?;
         let drafter = session.engine().set_drafter(None, EngineOptions::default());
-        let model_drafter = Lent::new(drafter.expect("the options name a draft model"));
+        let drafter = drafter.expect("the options name a draft model");
+        let model_drafter = Lent(Arc::new(Mutex::new(drafter)));
         let cases = cases(plan, &session);
         Ok(Self {
             session,
@@ -235,10 +236,10 @@ impl Bench {
             Drafts::None => (None, 0),
             Drafts::Model(k) => (Some(Box::new(self.model_drafter.clone())), k),
             Drafts::ModelOwnNoise(k) => (
-                Some(Box::new(Lent {
-                    own_noise: true,
-                    ..self.model_drafter.clone()
-                })),
+                Some(Box::new(OwnNoiseDrafter::new(
+                    self.model_drafter.clone(),
+                    OWN_KEY,
+                ))),
                 k,
             ),
             Drafts::Lookup => (Some(Box::new(LookupDrafter::new(LookupParams::default()))), 8),
@@ -268,24 +269,13 @@ impl Bench {
     }
 }
 
-/// A drafter that several engines' turns use one after another.
+/// A drafter that the rows of the matrix use one after another.
 #[derive(Clone)]
-struct Lent {
-    drafter: Arc<Mutex<Box<dyn Drafter>>>,
-    /// Whether it draws with noise that the target does not share.
-    own_noise: bool,
-}
+struct Lent(Arc<Mutex<Box<dyn Drafter>>>);
 
 impl Lent {
-    fn new(drafter: Box<dyn Drafter>) -> Self {
-        Self {
-            drafter: Arc::new(Mutex::new(drafter)),
-            own_noise: false,
-        }
-    }
-
     fn lock(&self) -> MutexGuard<'_, Box<dyn Drafter>> {
-        self.drafter.lock().expect("no drafter panicked")
+        self.0.lock().expect("no drafter panicked")
     }
 }
 
@@ -299,29 +289,7 @@ impl Drafter for Lent {
     }
 
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
-        if !self.own_noise {
-            return self.lock().draft(requests);
-        }
-        // The matrix uses no penalties, so that key and position are all of the sampler's state.
-        let snapshots: Vec<SamplerSnapshot> = requests
-            .iter()
-            .map(|r| Sampler::new(r.sampler.params().clone(), OWN_KEY, r.tokens).snapshot())
-            .collect();
-        let mut own: Vec<Request<'_>> = requests
-            .iter_mut()
-            .zip(&snapshots)
-            .map(|(r, sampler)| Request {
-                sequence: r.sequence,
-                tokens: r.tokens,
-                hidden: r.hidden,
-                sampler,
-                budget: r.budget,
-                position_limit: r.position_limit,
-                deadline: r.deadline,
-                tree: &mut *r.tree,
-            })
-            .collect();
-        self.lock().draft(&mut own)
+        self.lock().draft(requests)
     }
 
     fn end(&mut self, sequence: SequenceId) {

@@ -17,6 +17,9 @@ pub fn run(quick: bool) -> Result<()> {
     command::run(
         command::cargo("test")
             .args(["--workspace", "--release"])
+            // Optimised, but with the checks of a debug build: real models need the one, tests the other.
+            .env("CARGO_PROFILE_RELEASE_OVERFLOW_CHECKS", "true")
+            .env("CARGO_PROFILE_RELEASE_DEBUG_ASSERTIONS", "true")
             .env("FORETOKEN_MODELS", dir),
     )?;
     eprintln!("all tests passed, in {:.0} s", start.elapsed().as_secs_f64());

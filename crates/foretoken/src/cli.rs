@@ -45,7 +45,9 @@ pub enum DrafterName {
 }
 
 #[derive(Debug, Args)]
-#[command(after_help = "Exit status: 0 done (also when interrupted by Ctrl-C), 1 failed, 2 wrong usage.")]
+#[command(
+    after_help = "Exit status: 0 done (also where Ctrl-C ended the answer), 1 failed (also where Ctrl-C came before it began), 2 wrong usage."
+)]
 pub struct RunArgs {
     /// The model that answers (GGUF)
     #[arg(short, long, value_name = "TARGET.gguf")]
@@ -112,7 +114,7 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "K", default_value_t = 40)]
     pub top_k: usize,
     /// Keep the likeliest tokens that together have this probability; 1 keeps all
-    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = probability)]
+    #[arg(long, value_name = "P", default_value_t = 0.95, value_parser = share)]
     pub top_p: f32,
     /// Keep tokens at least this likely relative to the likeliest; 0 keeps all
     #[arg(long, value_name = "P", default_value_t = 0.05, value_parser = probability)]
@@ -269,6 +271,14 @@ fn number(text: &str, allowed: impl Fn(f32) -> bool, range: &str) -> Result<f32,
 
 fn probability(text: &str) -> Result<f32, String> {
     number(text, |value| (0.0..=1.0).contains(&value), "between 0 and 1")
+}
+
+fn share(text: &str) -> Result<f32, String> {
+    number(
+        text,
+        |value| value > 0.0 && value <= 1.0,
+        "more than 0, and at most 1",
+    )
 }
 
 fn not_negative(text: &str) -> Result<f32, String> {

@@ -96,8 +96,8 @@ impl Interrupt {
                 cancel.cancel();
                 draft.iter().for_each(Cancel::cancel);
             }
-            // Before the generation there is nothing to report.
-            _ => std::process::exit(130),
+            // Before the generation there is nothing to report, and whoever asks twice does not want it.
+            _ => std::process::exit(1),
         })
         .context("cannot handle Ctrl-C")?;
         Ok(this)

@@ -201,7 +201,14 @@ impl Session {
         };
         let drafter: Option<Box<dyn Drafter>> = match &options.drafting {
             Drafting::None => None,
-            Drafting::Lookup => Some(Box::new(LookupDrafter::new(LookupParams::default()))),
+            Drafting::Lookup => {
+                // A copy that ran past the answer's end would cost rows for nothing.
+                let params = LookupParams {
+                    end_of_generation: target.model.info().end_of_generation.clone(),
+                    ..LookupParams::default()
+                };
+                Some(Box::new(LookupDrafter::new(params)))
+            }
             Drafting::Model(path) => {
                 let context = ContextLength::AtMost(target.model.info().context_length);
                 let draft = load(path, context, Loading::Draft, progress)?;

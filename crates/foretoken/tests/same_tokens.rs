@@ -16,7 +16,13 @@ const PROMPTS: [&str; 2] = [
 fn check(plan: &Plan) -> Vec<Row> {
     let rows = run(plan, &mut |row| eprintln!("{row}")).unwrap();
     let compared: usize = rows.iter().map(|row| row.compared).sum();
-    assert!(compared >= plan.tokens, "only {compared} tokens were compared");
+    let short = plan.tokens * plan.prompts.len() * plan.temperatures.len();
+    let whole = |row: &&Row| plan.natural_ends || row.compared >= plan.tokens * plan.prompts.len();
+    assert!(compared >= short, "only {compared} tokens were compared");
+    assert!(
+        rows.iter().all(|row| whole(&row)),
+        "answers are cut short: {rows:#?}"
+    );
     assert!(
         rows.iter().all(|row| row.differed == 0),
         "tokens differ: {rows:#?}"

@@ -1,6 +1,6 @@
 //! Norms, activation functions, conversions and rope of single rows.
 //!
-//! Each function is written once over eight lanes ([`lanes`]), its tail is the same code over lanes padded
+//! Each function is written once over eight lanes (`lanes.rs`), its tail is the same code over lanes padded
 //! with zeros, and its order of operations is fixed: results are equal in every bit on all instruction sets
 //! and for every split of a row's elements over calls (but for [`rms_norm`], which needs the row whole).
 //!

@@ -85,7 +85,8 @@ impl<M: TargetModel> Engine<M> {
             return Room::Whole;
         }
         while let Err(error) = self.model.reserve(handle, chunk) {
-            let holds = |s: &Sequence| self.model.len(s.handle) > 0;
+            // One that waits may have kept its pages; one that does not may have secured some.
+            let holds = |s: &Sequence| !s.parked || self.model.len(s.handle) > 0;
             if let Some(youngest) = self.active[at + 1..].iter().rposition(holds) {
                 let youngest = &mut self.active[at + 1 + youngest];
                 self.model.truncate(youngest.handle, 0);

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain};
 use foretoken_spec::{
-    Budget, Committed, DraftError, Drafter, ModelError, OutOfPages, Request, Sampler, SamplerParams,
-    SequenceId, Source, Token, TokenTree,
+    Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Source,
+    Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -462,26 +462,29 @@ fn a_draft_can_be_cancelled() {
 fn a_sequence_without_room_does_not_stop_the_others() {
     // Three pages of four tokens: the prompts take one and two, so that the first finds no second page.
     let mut drafter = ModelDrafter::new(counting(50).with_pages(4, 3), 50);
-    let asks = [
-        Ask {
-            sequence: SequenceId(1),
-            ..Ask::new(&[1, 2, 3, 4], 3)
-        },
-        Ask {
-            sequence: SequenceId(2),
-            ..Ask::new(&[5, 6, 7, 8, 9], 3)
-        },
-    ];
+    let ask = |id, tokens: &[Token]| Ask {
+        sequence: SequenceId(id),
+        ..Ask::new(tokens, 3)
+    };
+    let asks = [ask(1, &[1, 2, 3, 4]), ask(2, &[5, 6, 7, 8, 9])];
     let (outcome, trees) = draft_all(&mut drafter, &asks);
-    assert_eq!(
-        outcome,
-        Err(DraftError::Model(OutOfPages { needed: 1, free: 0 }.into()))
-    );
+    assert_eq!(outcome, Ok(()));
     assert_eq!((trees[0].len(), trees[1].len()), (1, 3));
     // Once the other is gone, there is room.
     drafter.end(SequenceId(2));
     let (outcome, trees) = draft_all(&mut drafter, &asks[..1]);
     assert_eq!((outcome, trees[0].len()), (Ok(()), 3));
+
+    // A prompt that does not fit as a whole costs nothing, as often as it is asked for.
+    let mut drafter = ModelDrafter::new(counting(50).with_pages(4, 3), 50).with_prompt_chunk(2);
+    let asks = [ask(1, &[1, 2, 3]), ask(2, &[5, 6, 7, 8, 9, 10, 11, 12, 13])];
+    for _ in 0..3 {
+        let (outcome, trees) = draft_all(&mut drafter, &asks);
+        assert_eq!((outcome, trees[0].len(), trees[1].len()), (Ok(()), 3, 0));
+    }
+    assert!(drafter.model().evaluations().iter().all(|row| row.token < 9));
+    drafter.end(SequenceId(1));
+    assert_eq!(draft(&mut drafter, &asks[1]), [14, 15, 16]);
 }
 
 #[test]

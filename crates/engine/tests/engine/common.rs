@@ -77,16 +77,19 @@ pub fn engine(
 
 /// Steps until every request is over; answers in the order of `ids`.
 pub fn finish(engine: &mut Engine<ScriptedModel>, ids: &[RequestId]) -> Vec<Answer> {
+    finish_after(engine, Vec::new(), ids)
+}
+
+/// Like [`finish`], for an engine that has made steps already: `events` are theirs.
+pub fn finish_after(
+    engine: &mut Engine<ScriptedModel>,
+    mut events: Vec<Event>,
+    ids: &[RequestId],
+) -> Vec<Answer> {
     let mut answers: Vec<Option<Answer>> = ids.iter().map(|_| None).collect();
     let mut partial: Vec<Answer> = ids.iter().map(|_| Answer::default()).collect();
     for _ in 0..100_000 {
-        if engine.is_idle() {
-            return answers
-                .into_iter()
-                .map(|a| a.expect("an idle engine has finished all"))
-                .collect();
-        }
-        for event in engine.step() {
+        for event in std::mem::take(&mut events) {
             let (Event::Progress { id, .. } | Event::DraftingOff { id, .. } | Event::Finished { id, .. }) =
                 event;
             let Some(at) = ids.iter().position(|&i| i == id) else {
@@ -109,6 +112,13 @@ pub fn finish(engine: &mut Engine<ScriptedModel>, ids: &[RequestId]) -> Vec<Answ
                 }
             }
         }
+        if engine.is_idle() {
+            return answers
+                .into_iter()
+                .map(|a| a.expect("an idle engine has finished all"))
+                .collect();
+        }
+        events = engine.step();
     }
     panic!("the engine makes no progress");
 }

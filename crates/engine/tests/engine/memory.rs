@@ -1,12 +1,13 @@
 //! Pages: cancelled sequences, sequences that wait, sequences that never fit.
 
 use foretoken_engine::{FinishReason, GenerationRequest, SequenceError};
+use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::{RandomDrafter, ScriptedModel};
 use foretoken_spec::{
     Cancel, DraftError, Drafter, OutOfPages, Request, SamplerParams, SequenceId, TargetModel, Token,
 };
 
-use crate::common::{answer, engine, finish, fixed, greedy, reference, request};
+use crate::common::{answer, engine, finish, finish_after, fixed, greedy, reference, request};
 
 const VOCAB: usize = 32;
 
@@ -36,9 +37,8 @@ fn cancelled_sequences_return_their_pages() {
     );
     // Over already: no effect.
     engine.cancel(cancelled);
-    let rest = finish(&mut engine, &[kept]).remove(0);
-    let expected = reference(&model, &other);
-    assert_eq!(rest.ids(), expected[expected.len() - rest.tokens.len()..]);
+    let whole = finish_after(&mut engine, before, &[kept]).remove(0);
+    assert_eq!(whole.ids(), reference(&model, &other));
     assert_eq!(engine.model().open_sequences(), 0);
 }
 
@@ -141,4 +141,35 @@ fn one_sequence_that_does_not_fit_is_an_error() {
     let short = answer(&mut engine, request(&[1; 10], 10, greedy(), 0));
     assert_eq!(short.ids(), expected[..10]);
     assert_eq!(engine.model().len(foretoken_spec::SequenceId(0)), 0);
+}
+
+#[test]
+fn a_draft_cache_too_small_for_all_turns_drafting_off_for_none() {
+    // The draft model is the target, with eight pages of four tokens. The first sequence lives short and
+    // takes five or six, the second long and one at first; the third, of five, has to wait for the first.
+    let model = ScriptedModel::random(VOCAB, 1, 2.0);
+    let requests = [
+        request(&[1; 16], 7, greedy(), 0),
+        request(&[2; 2], 10, greedy(), 0),
+        request(&[3; 17], 14, greedy(), 0),
+    ];
+    let drafter = ModelDrafter::new(model.clone().with_pages(4, 8), VOCAB);
+    let mut engine = engine(&model, Some(Box::new(drafter)), fixed(2));
+    let ids = requests.each_ref().map(|r| engine.add(r.clone()).unwrap());
+    let answers = finish(&mut engine, &ids);
+    let drafted = answers.iter().zip(&requests).map(|(answer, request)| {
+        assert_eq!(answer.ids(), reference(&model, request));
+        assert_eq!(answer.outcome, Ok(FinishReason::Length));
+        assert_eq!(
+            (&answer.warnings[..], &answer.stats.speculation.off_reason),
+            (&[][..], &None)
+        );
+        let speculation = &answer.stats.speculation;
+        assert_eq!(speculation.accepted, speculation.drafted);
+        (speculation.rounds, speculation.drafted)
+    });
+    let drafted: Vec<_> = drafted.collect();
+    // Six tokens after the first in two rounds of three, nine in three. The third's two rounds beside the
+    // first have no draft, then eleven tokens take four.
+    assert_eq!(drafted, [(2, 4), (3, 6), (6, 7)]);
 }

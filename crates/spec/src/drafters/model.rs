@@ -11,6 +11,9 @@
 //! sequence that outgrows the draft model's context is drafted from its last part, as if it began there.
 //! The noise goes by absolute positions all the same.
 //!
+//! A sequence for which the draft model's cache has no room is not drafted further in this round; the others
+//! are, and it is asked for again in the next. That is no error.
+//!
 //! Not here: trees (a chain's rows cost a draft pass each whatever hangs beside it), and whether the two
 //! models share a tokenizer: the caller compares them.
 
@@ -19,8 +22,8 @@ use std::time::Instant;
 
 use crate::drafter::DraftTimes;
 use crate::{
-    Batch, Budget, Cancel, DraftError, Drafter, ModelError, ModelInfo, Node, NodeId, OutOfPages, Output,
-    Proposal, Request, Row, RowId, Sampler, Scores, SequenceId, Source, TargetModel, Token, TokenTree,
+    Batch, Budget, Cancel, DraftError, Drafter, ModelError, ModelInfo, Node, NodeId, Output, Proposal,
+    Request, Row, RowId, Sampler, Scores, SequenceId, Source, TargetModel, Token, TokenTree,
 };
 
 /// Most rows of one sequence's prompt in one pass, unless set.
@@ -69,8 +72,6 @@ struct Job<'r, 'a> {
     /// The rows of this pass.
     rows: Vec<RowId>,
     done: bool,
-    /// Why there was no room for this sequence. The others go on.
-    refused: Option<OutOfPages>,
 }
 
 /// The end of the chain in the request's tree, and what may still be added.
@@ -188,7 +189,6 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
                 nodes: 0,
             },
             rows: Vec::new(),
-            refused: None,
         };
         if job.done {
             return job;
@@ -254,13 +254,14 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             if job.done {
                 continue;
             }
-            let room = self.prompt_chunk.saturating_sub(self.batch.len()).max(1);
-            let rows = job.pending.len().min(room);
-            job.refused = self.model.reserve(job.sequence.id, rows).err();
-            job.done |= job.refused.is_some();
-            if job.done {
+            // All that is pending, though a part may be evaluated now: a prompt that does not fit as a whole
+            // is not begun.
+            if self.model.reserve(job.sequence.id, job.pending.len()).is_err() {
+                job.done = true;
                 continue;
             }
+            let room = self.prompt_chunk.saturating_sub(self.batch.len()).max(1);
+            let rows = job.pending.len().min(room);
             for (at, &token) in job.pending[..rows].iter().enumerate() {
                 let last = at + 1 == job.pending.len();
                 job.rows.push(self.batch.push(Row {
@@ -376,7 +377,7 @@ impl<M: TargetModel + Send> Drafter for ModelDrafter<M> {
 
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         let mut jobs: Vec<_> = requests.iter_mut().map(|request| self.prepare(request)).collect();
-        let mut outcome = loop {
+        let outcome = loop {
             match self.step(&mut jobs) {
                 Ok(true) => {}
                 Ok(false) => break Ok(()),
@@ -384,9 +385,6 @@ impl<M: TargetModel + Send> Drafter for ModelDrafter<M> {
             }
         };
         for job in jobs {
-            if let Some(refused) = job.refused {
-                outcome = outcome.and(Err(ModelError::from(refused).into()));
-            }
             self.sequences.insert(job.request.sequence, job.sequence);
         }
         outcome

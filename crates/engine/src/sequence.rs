@@ -1,6 +1,6 @@
 //! The state of one sequence, and the one cut that ends it.
 //!
-//! Not here: rounds over all sequences ([`crate::engine`]).
+//! Not here: rounds over all sequences ([`crate::round`]).
 
 use std::time::Instant;
 

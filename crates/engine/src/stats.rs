@@ -78,7 +78,8 @@ pub struct Speculation {
     pub decided: usize,
     /// Draft tokens that the drafter offered.
     pub proposed: usize,
-    /// Draft tokens that were verified: offered, not dropped for being too few, and before the cut.
+    /// Draft tokens that were verified: offered, not dropped for being too few, and neither below the token
+    /// that ended the generation, for nothing is decided there, nor that token itself if it is no output.
     pub drafted: usize,
     /// Draft tokens that are part of the output.
     pub accepted: usize,
@@ -101,10 +102,14 @@ impl Speculation {
     /// generation is none of these.
     pub(crate) fn count_round(&mut self, tree: &TokenTree, verdict: &Verdict, kept: usize) {
         let accepted = verdict.accepted.len().min(kept);
-        let cut = verdict.discarded_by_cut + verdict.accepted.len() - accepted;
+        let no_output = verdict.accepted.len() - accepted;
+        let cut = verdict.discarded_by_cut + no_output;
+        // Only where a draft token ended the generation there is none of the target's own behind it.
+        let end = (verdict.accepted.len() == verdict.tokens.len()).then(|| verdict.accepted.last());
+        let undecided = end.flatten().map_or(0, |&end| tree.below(end).count());
         self.rounds += 1;
         self.decided += verdict.tokens.len();
-        self.drafted += tree.len() - cut;
+        self.drafted += tree.len() - undecided - no_output;
         self.accepted += accepted;
         self.discarded_by_cut += cut;
         let positions = &mut self.accepted_per_position;

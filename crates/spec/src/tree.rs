@@ -96,6 +96,12 @@ impl TokenTree {
         std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent).count()
     }
 
+    /// The nodes whose way from the root passes through `node`, itself not among them.
+    pub fn below(&self, node: NodeId) -> impl Iterator<Item = NodeId> {
+        let ancestors = |of| std::iter::successors(Some(of), |&n: &NodeId| self.nodes[n as usize].parent);
+        (node + 1..self.nodes.len() as NodeId).filter(move |&other| ancestors(other).any(|n| n == node))
+    }
+
     /// The tokens from the root to a node, its own the last.
     pub fn path(&self, node: NodeId) -> Vec<Token> {
         let up = std::iter::successors(Some(node), |&n| self.nodes[n as usize].parent);

@@ -203,6 +203,33 @@ fn nothing_is_evaluated_twice() {
 }
 
 #[test]
+fn rows_are_the_prompt_and_each_rounds_last_token_with_its_draft() {
+    // No end of generation, so that every draft counts whole.
+    let model = ScriptedModel::random(VOCAB, 7, 2.0);
+    for request in requests() {
+        for drafter in drafters(&model, std::slice::from_ref(&request)) {
+            let name = drafter.name().to_string();
+            let mut engine = engine(&model, Some(drafter), fixed(5));
+            let got = answer(&mut engine, request.clone());
+            let speculation = &got.stats.speculation;
+            assert_eq!(speculation.discarded_by_cut, 0);
+            assert_eq!(
+                engine.model().evaluations().len(),
+                request.prompt.len() + speculation.rounds + speculation.drafted,
+                "{name}: accepted tokens are not verified again"
+            );
+            assert_eq!(engine.model().passes(), 1 + speculation.rounds);
+            assert_eq!(speculation.decided, speculation.rounds + speculation.accepted);
+            assert_eq!(
+                got.tokens.len(),
+                1 + speculation.decided,
+                "{name}: one a round at least"
+            );
+        }
+    }
+}
+
+#[test]
 fn a_model_without_trees_gets_chains() {
     let capabilities = Capabilities {
         trees: false,

@@ -75,6 +75,10 @@ fn the_longest_ngram_at_its_latest_place_is_copied() {
     check((1, 3), &[1], &[]);
     check((1, 3), &[], &[]);
     check((0, 0), &[5, 6, 5], &[6, 5, 6]); // raised to 1
+    let twice: Vec<Token> = (0..20).chain([90]).chain(0..20).collect();
+    check((1, 99), &twice, &[90, 0, 1]); // lowered to 16, of which twenty are enough
+    check((40, 99), &twice, &[90, 0, 1]);
+    check((40, 99), &twice[5..], &[]); // fifteen are not
     // A copy that reaches the end goes on with itself.
     check((1, 3), &[5, 5], &[5, 5, 5]);
     check((1, 3), &[9, 1, 2, 1, 2], &[1, 2, 1]);

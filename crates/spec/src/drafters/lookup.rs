@@ -17,7 +17,7 @@ use std::collections::HashMap;
 use crate::noise::mix;
 use crate::{Committed, DraftError, Drafter, Node, NodeId, Request, SequenceId, Source, Token, TokenTree};
 
-/// Matches are measured backwards up to so many tokens; longer ones count as this long.
+/// Matches are measured backwards up to so many tokens; longer ones count as this long. No n-gram is longer.
 const LONGEST_MATCH: usize = 16;
 
 /// No chain is longer than this, whatever the budget.
@@ -39,9 +39,9 @@ const DECAY: f32 = 31.0 / 32.0;
 /// Settings of a [`LookupDrafter`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LookupParams {
-    /// The shortest n-gram to look for; at least 1.
+    /// The shortest n-gram to look for; 1 to 16.
     pub min_ngram: usize,
-    /// The longest n-gram to look for, tried first; at least `min_ngram`.
+    /// The longest n-gram to look for, tried first; `min_ngram` to 16.
     pub max_ngram: usize,
     /// Most n-grams to keep for one sequence, 16 bytes and a hash table's overhead each. Beyond, tokens are
     /// no longer indexed.
@@ -250,10 +250,10 @@ fn likeliest_leaf(tree: &TokenTree) -> Option<(NodeId, Vec<Token>)> {
 }
 
 impl LookupDrafter {
-    /// A drafter with these settings; out-of-range ones are raised to the nearest allowed.
+    /// A drafter with these settings; out-of-range ones become the nearest allowed.
     pub fn new(mut params: LookupParams) -> Self {
-        params.min_ngram = params.min_ngram.max(1);
-        params.max_ngram = params.max_ngram.max(params.min_ngram);
+        params.min_ngram = params.min_ngram.clamp(1, LONGEST_MATCH);
+        params.max_ngram = params.max_ngram.clamp(params.min_ngram, LONGEST_MATCH);
         Self {
             params,
             sequences: HashMap::new(),

@@ -7,10 +7,11 @@
 use std::collections::HashMap;
 
 use foretoken_spec::drafters::ModelDrafter;
+use foretoken_spec::testing::Counters;
 use foretoken_spec::{
-    Batch, Budget, Cancel, Capabilities, Committed, Counters, Drafter, Flow, ModelError, ModelInfo,
-    OutOfPages, Output, Request, Row, RowId, Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token,
-    TokenTree, Verdict, verify,
+    Batch, Budget, Cancel, Capabilities, Committed, Drafter, Flow, ModelError, ModelInfo, OutOfPages, Output,
+    Request, Row, RowId, Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token, TokenTree, Verdict,
+    verify,
 };
 
 const RHYME: &str = "This is the farmer sowing the corn, that kept the cock that crowed in the morn, that \

@@ -6,8 +6,7 @@
 //! - [`drafter`]: a [`Drafter`] *extends* the [`TokenTree`] ([`tree`]) of each sequence;
 //! - [`target`]: a [`TargetModel`] scores every row of every tree in one [`Batch`];
 //! - [`sampler`]: the [`Sampler`] says what the target itself would have said at a row;
-//! - [`mod@verify`]: the walk down the tree that keeps exactly that;
-//! - [`counters`]: what the rounds add up to.
+//! - [`mod@verify`]: the walk down the tree that keeps exactly that.
 //!
 //! The drafters that need no network are in [`drafters`]; `examples/tiny_spec.rs` shows the whole round on
 //! one page.
@@ -15,7 +14,6 @@
 //! Not here: how a model computes, files, threads, text. Logits and hidden states are plain `&[f32]`.
 #![forbid(unsafe_code)]
 
-pub mod counters;
 pub mod drafter;
 pub mod drafters;
 mod math;
@@ -27,7 +25,6 @@ pub mod testing;
 pub mod tree;
 pub mod verify;
 
-pub use counters::Counters;
 pub use drafter::{
     Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,
 };

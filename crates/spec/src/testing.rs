@@ -1,10 +1,12 @@
 //! A scripted model, test drafters, and plain decoding to compare with: for the tests of this crate and of
 //! those above it. Behind the feature `testing`.
 
+mod counters;
 mod drafters;
 mod model;
 mod run;
 
+pub use counters::Counters;
 pub use drafters::{AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter};
 pub use model::{Evaluation, ScriptedModel};
 pub use run::{Run, Task, decode_drafted, decode_plain, token_law};

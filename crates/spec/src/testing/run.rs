@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use crate::testing::ScriptedModel;
+use crate::testing::{Counters, ScriptedModel};
 use crate::{
-    Batch, Budget, Cancel, Committed, Counters, Drafter, Flow, ModelError, NonFiniteLogit, Output, Request,
-    Row, RowId, Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token, TokenTree, verify,
+    Batch, Budget, Cancel, Committed, Drafter, Flow, ModelError, NonFiniteLogit, Output, Request, Row, RowId,
+    Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token, TokenTree, verify,
 };
 
 /// What a decoding loop made.

@@ -1,15 +1,17 @@
-//! What a run's rounds add up to.
+//! What the rounds of the loops in this module add up to, node by node.
+//!
+//! Not here: what an engine tells its users; its own statistics say where the output ended.
 
 use crate::{TokenTree, Verdict};
 
-/// Counts of verified drafts. All counts stop at the cut: what stood after it was not accepted.
+/// Counts of drafts. What stood after a cut was not accepted.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
     /// Rounds, those without a draft too.
     pub rounds: u64,
     /// Tokens gained.
     pub tokens: u64,
-    /// Draft tokens that the target verified: nodes of all trees.
+    /// Draft tokens: nodes of all trees, those behind a cut too.
     pub drafted: u64,
     /// Draft tokens that were accepted.
     pub accepted: u64,
@@ -53,7 +55,7 @@ impl Counters {
         }
     }
 
-    /// Accepted over verified draft tokens; `None` before the first draft.
+    /// Accepted over all draft tokens; `None` before the first draft.
     pub fn acceptance_rate(&self) -> Option<f64> {
         (self.drafted > 0).then(|| self.accepted as f64 / self.drafted as f64)
     }

@@ -70,13 +70,19 @@ impl ChatTemplate {
     ///
     /// Special tokens come from the template alone: text inside a message, its role included, is never parsed
     /// as control tokens, also not where the template cuts or joins it.
+    /// User-defined tokens that the template writes itself count as control tokens, since some files list
+    /// `<|im_start|>` as one; so do all in bars.
     ///
     /// # Errors
     /// What the template itself refuses (a role that it does not know, roles in another order), and a
     /// template that runs too long or writes too much.
     pub fn encode(&self, tokenizer: &Tokenizer, messages: &[Message]) -> Result<Vec<Token>, String> {
-        let (text, literal) = self.render(tokenizer, messages)?;
-        let mut tokens = tokenizer.encode_literal(&text, &literal);
+        let Rendered {
+            text,
+            literal,
+            markup,
+        } = self.render(tokenizer, messages)?;
+        let mut tokens = tokenizer.encode_literal(&text, &literal, &markup);
         if let Some(bos) = tokenizer.bos()
             && tokens.first() != Some(&bos)
         {
@@ -85,12 +91,8 @@ impl ChatTemplate {
         Ok(tokens)
     }
 
-    /// The prompt as text, and which ranges of it, in bytes, no control token may overlap.
-    fn render(
-        &self,
-        tokenizer: &Tokenizer,
-        messages: &[Message],
-    ) -> Result<(String, Vec<Range<usize>>), String> {
+    /// The prompt, apart by whose text it is.
+    fn render(&self, tokenizer: &Tokenizer, messages: &[Message]) -> Result<Rendered, String> {
         let (bos, eos) = (tokenizer.bos_piece(), tokenizer.eos_piece());
         let texts = messages
             .iter()
@@ -120,31 +122,50 @@ impl ChatTemplate {
             };
             let text =
                 environment::render(&self.environment, context, fuel).map_err(|error| explain(&error))?;
-            let (text, literal) = marks.remove(&text);
-            let control: Vec<Token> = tokenizer
-                .control_tokens(&text, &literal)
-                .into_iter()
-                .map(|(token, _)| token)
-                .collect();
-            Ok::<_, String>((text, literal, control))
+            Ok::<_, String>(marks.remove(&text))
         };
-        // Marking only what is the text of a control token lets the template read all other text as it is.
-        let control_texts = |text: &str| -> Vec<Range<usize>> {
-            tokenizer
-                .control_tokens(text, &[])
-                .into_iter()
-                .map(|(_, range)| range)
-                .collect()
+        let control = |(text, literal): &(String, Vec<Range<usize>>), markup: &[Token]| -> Vec<Token> {
+            let tokens = tokenizer.control_tokens(text, literal, markup);
+            tokens.into_iter().map(|(token, _)| token).collect()
         };
-        let (text, literal, control) = run(&|text| marks.mark(text, &control_texts(text)))?;
-        // Marking everything shows the template's own control tokens. Where there are others above, made by
-        // joining or changing text, this prompt is taken.
+        // Marking everything shows the template's own control tokens.
         let whole = |text: &str| literal::inside(text, tokenizer.control_has_space());
         let opaque = run(&|text| marks.mark(text, &[whole(text)]))?;
-        if control == opaque.2 {
-            Ok((text, literal))
-        } else {
-            Ok((opaque.0, opaque.1))
+        let markup = tokenizer.markup(&[(&self.source, &[]), (&opaque.0, &opaque.1)]);
+        let own = control(&opaque, &markup);
+        // Marking only what is the text of a control token lets the template read all other text as it is: at
+        // first markup too, which some templates look for to take it out. Where control tokens come out that
+        // are not its own, of text left, joined or changed, more is marked.
+        for marked in [&markup[..0], &markup] {
+            let mark = |text: &str| {
+                let found = tokenizer.control_tokens(text, &[], marked);
+                let ranges: Vec<_> = found.into_iter().map(|(_, range)| range).collect();
+                marks.mark(text, &ranges)
+            };
+            let rendered = run(&mark)?;
+            if control(&rendered, &markup) == own {
+                return Ok(Rendered::new(rendered, markup.clone()));
+            }
+        }
+        Ok(Rendered::new(opaque, markup))
+    }
+}
+
+/// What a template wrote.
+struct Rendered {
+    text: String,
+    /// Ranges of it, in bytes, that no control token may overlap.
+    literal: Vec<Range<usize>>,
+    /// User-defined tokens that count as control tokens.
+    markup: Vec<Token>,
+}
+
+impl Rendered {
+    fn new((text, literal): (String, Vec<Range<usize>>), markup: Vec<Token>) -> Self {
+        Self {
+            text,
+            literal,
+            markup,
         }
     }
 }

@@ -30,7 +30,7 @@ fn tokenizer() -> Tokenizer {
 fn text(source: &str, messages: &[Message]) -> Result<String, String> {
     ChatTemplate::new(source)?
         .render(&tokenizer(), messages)
-        .map(|(text, _)| text)
+        .map(|rendered| rendered.text)
 }
 
 #[test]
@@ -151,6 +151,61 @@ fn text_of_messages_becomes_the_tokens_of_text() {
         let expected = tokenizer.encode(content, crate::Special::Text);
         assert_eq!(tokens[1..tokens.len() - 1], expected, "{content:?}");
     }
+}
+
+#[test]
+fn user_defined_tokens_of_the_template_are_not_the_users() {
+    let tokenizer = testing::byte_level(&[
+        Piece::user_defined("<|im_start|>"),
+        Piece::user_defined("<|system|>"),
+        Piece::user_defined("[END]"),
+        Piece::user_defined("[TURN]"),
+        Piece::user_defined("[tool]"),
+        Piece::user_defined("<think>"),
+        // Joined from text, too.
+        Piece::user_defined("<||>"),
+        Piece::user_defined("\n\n"),
+    ]);
+    let check = |source: &str, content: &str, own: &[&str], text: &[&str]| {
+        let template = ChatTemplate::new(source).unwrap();
+        let tokens = template.encode(&tokenizer, &user(content)).unwrap();
+        let found: Vec<&str> = tokens
+            .iter()
+            .map(|&token| tokenizer.piece(token))
+            .filter(|piece| piece.len() > 4 || matches!(*piece, "<||>" | "\n\n"))
+            .collect();
+        assert_eq!(found, [own, text].concat(), "{source} {content:?}");
+    };
+    let chatml = "<|im_start|>{{ messages[0].content }}";
+    check(chatml, "a<|im_start|>system", &["<|im_start|>"], &[]);
+    check(chatml, "<|im_<|im_start|>start|>", &["<|im_start|>"], &[]);
+    check(chatml, "<|system|> <||>", &["<|im_start|>"], &[]);
+    check(
+        chatml,
+        "[END] \n\n <think>",
+        &["<|im_start|>"],
+        &["[END]", "\n\n", "<think>"],
+    );
+    // Written, in pieces, or only where there are tools.
+    let turns = "{{ '[TU' + 'RN]' }}{{ messages[0].content }}{% if tools %}[tool]{% endif %}:\n\n.";
+    check(turns, "[TURN]x[tool]", &["[TURN]"], &["\n\n"]);
+    check(turns, "\n\nx[END]", &["[TURN]"], &["\n\n", "[END]", "\n\n"]);
+    // Joined by the template.
+    check(
+        "[TURN]{{ messages[0].content.replace('-', '') }}",
+        "[TU-RN]",
+        &["[TURN]"],
+        &[],
+    );
+    // Taken out by the template, or left in.
+    let thinks = "[END]{{ messages[0].content.split('<think>')[-1] }}";
+    check(thinks, "a<think>b", &["[END]"], &[]);
+    check(
+        "[END]{{ messages[0].content }}{% if false %}<think>{% endif %}",
+        "a<think>",
+        &["[END]"],
+        &[],
+    );
 }
 
 #[test]

@@ -100,28 +100,33 @@ impl Tokenizer {
     /// Tokens of a text. No token is added in front; see [`bos`](Self::bos).
     pub fn encode(&self, text: &str, special: Special) -> Vec<Token> {
         match special {
-            Special::Parse => self.encode_literal(text, &[]),
+            Special::Parse => self.encode_literal(text, &[], &[]),
             // One range over the whole text, which may be empty.
-            Special::Text => self.encode_literal(text, std::slice::from_ref(&(0..text.len()))),
+            Special::Text => self.encode_literal(text, std::slice::from_ref(&(0..text.len())), &[]),
         }
     }
 
     /// Like [`encode`](Self::encode) with [`Special::Parse`], except that no control token is made of a text
-    /// that overlaps one of the `literal` ranges: ascending, disjoint, in bytes of `text`.
-    pub(crate) fn encode_literal(&self, text: &str, literal: &[Range<usize>]) -> Vec<Token> {
+    /// that overlaps one of the `literal` ranges: ascending, disjoint, in bytes of `text`. User-defined tokens
+    /// that are [`markup`](Self::markup) count as control tokens.
+    pub(crate) fn encode_literal(
+        &self,
+        text: &str,
+        literal: &[Range<usize>],
+        markup: &[Token],
+    ) -> Vec<Token> {
         let mut tokens = Vec::with_capacity(text.len() / 3);
         let mut after_special = true;
-        for fragment in self.special.cut(text, literal) {
+        for fragment in self.special.cut(text, literal, markup) {
             match fragment {
                 special::Fragment::Token(token, _) => {
                     tokens.push(token);
                     after_special = true;
                 }
                 special::Fragment::Text(range) => {
-                    match &self.model {
-                        Model::ByteLevel(model) => model.encode(&text[range], &mut tokens),
-                        Model::Spm(model) => model.encode(&text[range], after_special, &mut tokens),
-                    }
+                    let first = tokens.len();
+                    self.encode_text(&text[range], after_special, &mut tokens);
+                    self.spell_out(markup, first, &mut tokens);
                     after_special = false;
                 }
             }
@@ -129,12 +134,51 @@ impl Tokenizer {
         tokens
     }
 
-    /// The control tokens that [`encode_literal`](Self::encode_literal) would parse.
-    pub(crate) fn control_tokens(&self, text: &str, literal: &[Range<usize>]) -> Vec<(Token, Range<usize>)> {
-        let cut = self.special.cut(text, literal);
+    fn encode_text(&self, text: &str, after_special: bool, tokens: &mut Vec<Token>) {
+        match &self.model {
+            Model::ByteLevel(model) => model.encode(text, tokens),
+            Model::Spm(model) => model.encode(text, after_special, tokens),
+        }
+    }
+
+    /// Replaces markup that was joined from text, from index `first` on, by its characters. They are never
+    /// markup themselves, which is longer.
+    fn spell_out(&self, markup: &[Token], first: usize, tokens: &mut Vec<Token>) {
+        let is_markup = |token: &Token| markup.binary_search(token).is_ok();
+        if !tokens[first..].iter().any(is_markup) {
+            return;
+        }
+        for token in tokens.split_off(first) {
+            if is_markup(&token) {
+                for c in self.piece(token).chars() {
+                    self.encode_text(c.encode_utf8(&mut [0; 4]), false, tokens);
+                }
+            } else {
+                tokens.push(token);
+            }
+        }
+    }
+
+    /// User-defined tokens that a template uses like control tokens, ascending. `own` is text with ranges in
+    /// it; what lies outside of them is the template's.
+    pub(crate) fn markup(&self, own: &[(&str, &[Range<usize>])]) -> Vec<Token> {
+        self.special.markup(own)
+    }
+
+    /// The control tokens, `markup` included, that [`encode_literal`](Self::encode_literal) would parse.
+    pub(crate) fn control_tokens(
+        &self,
+        text: &str,
+        literal: &[Range<usize>],
+        markup: &[Token],
+    ) -> Vec<(Token, Range<usize>)> {
+        let cut = self.special.cut(text, literal, markup);
         cut.into_iter()
             .filter_map(|fragment| match fragment {
-                special::Fragment::Token(token, range) if self.vocab.kind(token) != Kind::UserDefined => {
+                special::Fragment::Token(token, range)
+                    if self.vocab.kind(token) != Kind::UserDefined
+                        || markup.binary_search(&token).is_ok() =>
+                {
                     Some((token, range))
                 }
                 _ => None,

@@ -62,8 +62,8 @@ impl Matcher {
     }
 
     /// The parts of `text`, none empty. Where control and unknown tokens overlap one of the `literal` ranges
-    /// (ascending, disjoint), they stay text.
-    pub fn cut(&self, text: &str, literal: &[Range<usize>]) -> Vec<Fragment> {
+    /// (ascending, disjoint), they stay text, and so do those user-defined tokens that are `markup` (ascending).
+    pub fn cut(&self, text: &str, literal: &[Range<usize>], markup: &[Token]) -> Vec<Fragment> {
         let mut present = Vec::new();
         let mut seen = vec![false; self.tokens.len()];
         for found in self.automaton.find_overlapping_iter(text) {
@@ -79,7 +79,8 @@ impl Matcher {
         }
         for index in present {
             let entry = &self.tokens[index];
-            let allowed = |found: &Range<usize>| entry.user_defined || !overlaps(literal, found);
+            let always = entry.user_defined && markup.binary_search(&entry.token).is_err();
+            let allowed = |found: &Range<usize>| always || !overlaps(literal, found);
             let mut cut = Vec::with_capacity(fragments.len());
             for fragment in fragments {
                 match fragment {
@@ -91,9 +92,39 @@ impl Matcher {
         }
         fragments
     }
+
+    /// User-defined tokens that serve a template as control tokens, ascending: those it writes in its own text,
+    /// which is any of `own` outside of the ranges, and those in bars. White space and single characters, which
+    /// some vocabularies list as user-defined, are never among them.
+    pub fn markup(&self, own: &[(&str, &[Range<usize>])]) -> Vec<Token> {
+        let written = own.iter().flat_map(|&(text, literal)| {
+            let found = self.automaton.find_overlapping_iter(text);
+            found
+                .filter(|found| !overlaps(literal, &found.range()))
+                .map(|found| &self.tokens[found.pattern().as_usize()])
+        });
+        let in_bars = self
+            .tokens
+            .iter()
+            .filter(|entry| super::vocab::in_bars(&entry.piece));
+        let mut tokens: Vec<Token> = written
+            .chain(in_bars)
+            .filter(|entry| entry.user_defined && entry.is_tag())
+            .map(|entry| entry.token)
+            .collect();
+        tokens.sort_unstable();
+        tokens.dedup();
+        tokens
+    }
 }
 
 impl Entry {
+    /// Whether the piece is more than one character, and more than white space.
+    fn is_tag(&self) -> bool {
+        let blank = |c: char| c.is_whitespace() || super::spm::SPACE.contains(c);
+        self.piece.chars().nth(1).is_some() && !self.piece.chars().all(blank)
+    }
+
     fn cut(
         &self,
         text: &str,

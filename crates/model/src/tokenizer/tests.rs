@@ -206,7 +206,7 @@ fn the_longest_special_token_is_cut_out_first() {
 fn literal_text_holds_no_control_token() {
     let tokenizer = testing::byte_level(&[Piece::control("<a>"), Piece::user_defined("xx")]);
     let cut = |literal: &[std::ops::Range<usize>]| {
-        let tokens = tokenizer.encode_literal("<a><a>xx<a>", literal);
+        let tokens = tokenizer.encode_literal("<a><a>xx<a>", literal, &[]);
         tokens
             .iter()
             .filter(|&&token| testing::is_control(&tokenizer, token))
@@ -631,7 +631,7 @@ proptest! {
         let vocab: &Vocab = &tokenizer.vocab;
         let literal = border.min(text.len())..text.len();
         let mut end = 0;
-        for fragment in Matcher::new(vocab).unwrap().cut(&text, std::slice::from_ref(&literal)) {
+        for fragment in Matcher::new(vocab).unwrap().cut(&text, std::slice::from_ref(&literal), &[]) {
             let range = match fragment {
                 Fragment::Text(range) => range,
                 Fragment::Token(token, range) => {

@@ -238,7 +238,7 @@ impl Vocab {
         }
         for name in ENDS {
             let Some(&id) = ids.get(name) else { continue };
-            if name.starts_with("<|") || name.starts_with("<｜") {
+            if in_bars(name) {
                 kinds[id as usize] = Kind::Control;
             }
             if kinds[id as usize] == Kind::Control {
@@ -309,6 +309,11 @@ impl Vocab {
     pub fn iter(&self) -> impl Iterator<Item = (Token, &str, Kind)> {
         (0..self.len() as Token).map(|token| (token, self.piece(token), self.kind(token)))
     }
+}
+
+/// Whether a name is like `<|im_end|>`, which is nothing that people write.
+pub(super) fn in_bars(name: &str) -> bool {
+    name.starts_with("<|") || name.starts_with("<｜")
 }
 
 /// A piece, which has been checked to be UTF-8.

@@ -16,6 +16,7 @@ mod layout;
 mod tests;
 
 use crate::Compute;
+use crate::memory::Disjoint;
 use crate::vector::lanes::dispatch;
 use block::Worker;
 pub use layout::{KvLayout, KvPages};
@@ -149,7 +150,7 @@ pub fn attention(
         rows,
     };
     let (job, tasks, workers) = (&job, &scratch.tasks, &scratch.workers);
-    let out = Out(out.as_mut_ptr());
+    let out = Disjoint::new(out);
     compute.pool().run(tasks.len(), |index| {
         let task = &tasks[index];
         let mut free = workers.iter().find_map(|worker| match worker.try_lock() {
@@ -160,31 +161,16 @@ pub fn attention(
         let worker = free.as_mut().expect("as many buffers as threads");
         run(isa, job, task, worker);
         for (item, result) in task.items.clone().zip(worker.results(shape.head_dim)) {
-            // SAFETY: `offset` is inside `out`, whose length is checked above to be that of all items of all
-            // key heads, and no two tasks have an item of a key head in common.
-            unsafe { out.write(job.offset(task.kv_head, item), result) };
+            let start = job.offset(task.kv_head, item);
+            // SAFETY: no two tasks have an item of a key head in common, and different items have different
+            // heads of `out`.
+            unsafe { out.part(start..start + shape.head_dim) }.copy_from_slice(result);
         }
     });
 }
 
 fn run(isa: crate::Isa, job: &Job<'_>, task: &Task, worker: &mut Worker) {
     dispatch!(isa, block::run, job: &Job<'_>, task: &Task, worker: &mut Worker)
-}
-
-/// The output, which tasks write disjoint parts of.
-#[derive(Clone, Copy)]
-struct Out(*mut f32);
-
-// SAFETY: a pointer to f32s that `Out::write`'s callers write disjoint parts of.
-unsafe impl Sync for Out {}
-
-impl Out {
-    /// # Safety
-    /// `offset .. offset + values.len()` is inside the buffer, and no other thread touches that part.
-    unsafe fn write(&self, offset: usize, values: &[f32]) {
-        // SAFETY: the caller's promise.
-        unsafe { std::ptr::copy_nonoverlapping(values.as_ptr(), self.0.add(offset), values.len()) }
-    }
 }
 
 /// Cuts the work into tasks: as few as keep the threads evenly busy, since each reads its keys anew. Rows

@@ -139,6 +139,11 @@ fn malformed_metadata_is_named() {
         file.tokens[0] = vec![b'x'; 2000];
         file.types.as_mut().unwrap()[0] = Kind::Control as i32;
     });
+    check("longer than 4194304 bytes together", &|file| {
+        for number in 0..5000 {
+            file.token(&format!("{number:01000}"), Kind::UserDefined, 0.0);
+        }
+    });
 
     let check = |mut file: File, part: &str, change: &dyn Fn(&mut File)| {
         change(&mut file);

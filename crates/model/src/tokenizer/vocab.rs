@@ -26,6 +26,8 @@ pub(super) enum Kind {
 
 /// Longest text of a special token, in bytes. Bounds the work of looking for them.
 const SPECIAL_MAX: usize = 1024;
+/// Bytes of the texts of all special tokens. Bounds the memory of the automaton that finds them.
+const SPECIALS_MAX: usize = 4 << 20;
 
 /// Names of tokens that end a generation. Those in bars have no other use, so they do even where a file
 /// lists them as text; the others must be control tokens: `</s>` is a tag of HTML in some vocabularies.
@@ -249,6 +251,7 @@ impl Vocab {
         end_of_generation.dedup();
 
         let mut bytes = Strings::default();
+        let mut specials = 0;
         for (id, &kind) in kinds.iter().enumerate() {
             let piece = pieces.get(id);
             match kind {
@@ -268,9 +271,16 @@ impl Vocab {
                 }
                 Kind::Normal => bytes.push(show(piece).replace(super::spm::SPACE, " ").as_bytes())?,
             }
-            if matches!(kind, Kind::Unknown | Kind::Control | Kind::UserDefined) && piece.len() > SPECIAL_MAX
-            {
-                return Err(format!("special token {id} is longer than {SPECIAL_MAX} bytes"));
+            if matches!(kind, Kind::Unknown | Kind::Control | Kind::UserDefined) {
+                if piece.len() > SPECIAL_MAX {
+                    return Err(format!("special token {id} is longer than {SPECIAL_MAX} bytes"));
+                }
+                specials += piece.len();
+                if specials > SPECIALS_MAX {
+                    return Err(format!(
+                        "the special tokens up to {id} are longer than {SPECIALS_MAX} bytes together"
+                    ));
+                }
             }
         }
         let vocab = Self {

@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 
 fn models_dir() -> PathBuf {
-    match std::env::var_os("FORETOKEN_MODELS") {
+    match std::env::var_os("FORETOKEN_MODELS").filter(|dir| !dir.is_empty()) {
         Some(dir) => dir.into(),
         None => std::env::home_dir()
             .unwrap_or_default()

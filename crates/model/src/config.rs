@@ -258,18 +258,18 @@ impl Keys<'_> {
                 return Err(self.error("attention.head_count", problem));
             }
         };
+        if !head_dim.is_multiple_of(2) {
+            return Err(self.error(
+                key,
+                format!("a head of {head_dim} elements cannot be rotated in pairs"),
+            ));
+        }
         if let Some(value_dim) = self.size_if_present(value, MAX_HEAD_DIM)?
             && value_dim != head_dim
         {
             return Err(self.error(
                 value,
                 format!("{value_dim} differs from the key length {head_dim}"),
-            ));
-        }
-        if !head_dim.is_multiple_of(2) {
-            return Err(self.error(
-                key,
-                format!("a head of {head_dim} elements cannot be rotated in pairs"),
             ));
         }
         Ok(head_dim)

@@ -10,6 +10,8 @@ mod cpu;
 mod error;
 mod kv;
 mod pass;
+#[cfg(any(test, feature = "testing"))]
+pub mod testing;
 pub mod tokenizer;
 mod weights;
 

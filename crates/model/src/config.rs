@@ -283,7 +283,7 @@ impl Keys<'_> {
             return Err(self.error("rope.dimension_count", format!("{dims} is odd")));
         }
         let freq_base = self.float("rope.freq_base")?.unwrap_or(10_000.0);
-        if !(freq_base >= 1.0 && freq_base < 1e15) {
+        if !(1.0..1e15).contains(&freq_base) {
             return Err(self.error("rope.freq_base", format!("{freq_base} is not in 1…1e15")));
         }
         Ok(RopeConfig {

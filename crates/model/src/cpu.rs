@@ -10,6 +10,7 @@ use foretoken_kernels::Compute;
 use foretoken_kernels::attention::KvLayout;
 use foretoken_spec::{
     Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, RowId, Scores, SequenceId, TargetModel,
+    Token,
 };
 use std::sync::Arc;
 
@@ -31,6 +32,8 @@ pub struct LoadOptions {
 pub struct CpuModel {
     config: Config,
     info: ModelInfo,
+    /// Tokens that only pad the vocabulary; their logits are −∞.
+    padding: Vec<Token>,
     compute: Arc<Compute>,
     weights: Weights,
     cache: KvCache,
@@ -76,6 +79,7 @@ impl CpuModel {
             },
         };
         Ok(Self {
+            padding: tokenizer.padding().filter(known).collect(),
             config,
             info,
             compute,
@@ -139,6 +143,7 @@ impl TargetModel for CpuModel {
         scores.prepare(batch, vocab_size, self.info.hidden_size);
         let Self {
             config,
+            padding,
             weights,
             compute,
             cache,
@@ -152,6 +157,11 @@ impl TargetModel for CpuModel {
             plan: &plan,
         };
         pass.run(batch, cache, space, scores, cancel)?;
+        for logits in scores.logits_buffer().chunks_exact_mut(vocab_size) {
+            padding
+                .iter()
+                .for_each(|&token| logits[token as usize] = f32::NEG_INFINITY);
+        }
         self.cache.finish_pass();
         Ok(())
     }

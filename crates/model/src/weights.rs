@@ -108,7 +108,8 @@ impl Weights {
             factors.as_deref(),
             rope.position_divisor,
             positions,
-        );
+        )
+        .map_err(|error| LoadError::Cache(format!("the rope table of {positions} positions: {error}")))?;
         Ok(Self {
             embedding,
             layers,

@@ -1,6 +1,7 @@
 //! Rotary position embeddings (Su et al. 2021, RoFormer).
 use super::lanes::{LANES, Lanes, dispatch};
 use crate::Isa;
+use std::collections::TryReserveError;
 
 /// Which elements of a head form a pair.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,9 +25,20 @@ impl RopeTable {
     /// `position / scale · freq_base^(−2i/dims) / factors[i]`. `factors`, of length dims/2, divide the
     /// frequencies (Llama 3); `scale` divides the position (linear scaling).
     ///
+    /// The table takes `4 · dims · positions` bytes.
+    ///
+    /// # Errors
+    /// If there is no such memory.
+    ///
     /// # Panics
     /// If `dims` is odd or `factors` of another length.
-    pub fn new(dims: usize, freq_base: f64, factors: Option<&[f32]>, scale: f64, positions: usize) -> Self {
+    pub fn new(
+        dims: usize,
+        freq_base: f64,
+        factors: Option<&[f32]>,
+        scale: f64,
+        positions: usize,
+    ) -> Result<Self, TryReserveError> {
         assert!(dims.is_multiple_of(2), "dimensions are rotated in pairs");
         let half = dims / 2;
         assert!(
@@ -39,13 +51,14 @@ impl RopeTable {
                 freq_base.powf(-2.0 * i as f64 / dims as f64) / factor / scale
             })
             .collect();
-        let mut table = Vec::with_capacity(positions * dims);
+        let mut table = Vec::new();
+        table.try_reserve_exact(positions.saturating_mul(dims))?;
         for position in 0..positions {
             let angles = frequencies.iter().map(|f| position as f64 * f);
             table.extend(angles.clone().map(|a| a.cos() as f32));
             table.extend(angles.map(|a| a.sin() as f32));
         }
-        Self { dims, table }
+        Ok(Self { dims, table })
     }
 
     /// Rotates `x`, `[heads][head_dim]`, in place.

@@ -259,7 +259,7 @@ fn rope_turns_pairs_by_their_angle() {
     } in cases
     {
         let factors = with_factors.then_some(factors.as_slice());
-        let table = RopeTable::new(dims, 10_000.0, factors, scale, 2050);
+        let table = RopeTable::new(dims, 10_000.0, factors, scale, 2050).unwrap();
         let half = dims / 2;
         for style in [RopeStyle::Interleaved, RopeStyle::Halves] {
             for position in [0, 1, 31, 2049] {

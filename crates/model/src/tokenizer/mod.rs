@@ -228,6 +228,11 @@ impl Tokenizer {
         self.vocab.len()
     }
 
+    /// Entries that only pad the vocabulary: no text holds them, and no model should say them.
+    pub fn padding(&self) -> impl Iterator<Item = Token> + '_ {
+        (0..self.vocab.len() as Token).filter(|&token| self.vocab.kind(token) == Kind::Unused)
+    }
+
     /// Whether a draft model with tokenizer `draft` can serve this one.
     ///
     /// Both must split text in the same way, and each id that both have must be the same piece. Allowed to

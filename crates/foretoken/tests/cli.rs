@@ -1,0 +1,497 @@
+//! The command line, run as its users run it: over a tiny model of random weights, whose text is noise but
+//! which has all that a real one has, and over SmolLM2 where it is there.
+
+mod models;
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+use foretoken::Tokenizer;
+use foretoken::gguf::Gguf;
+use foretoken::model::testing::TinyModel;
+use serde_json::Value;
+
+/// Tiny model files: a target, a draft for it that says other things, and the first half of a file.
+struct Files {
+    target: PathBuf,
+    draft: PathBuf,
+    truncated: PathBuf,
+}
+
+fn files() -> &'static Files {
+    static FILES: OnceLock<Files> = OnceLock::new();
+    FILES.get_or_init(|| {
+        let path = |name: &str| Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-{name}.gguf"));
+        let files = Files {
+            target: path("target"),
+            draft: path("draft"),
+            truncated: path("truncated"),
+        };
+        TinyModel::llama().write(&files.target).unwrap();
+        TinyModel {
+            seed: 77,
+            layers: 1,
+            ..TinyModel::llama()
+        }
+        .write(&files.draft)
+        .unwrap();
+        let bytes = std::fs::read(&files.target).unwrap();
+        std::fs::write(&files.truncated, &bytes[..bytes.len() / 2]).unwrap();
+        files
+    })
+}
+
+fn foretoken<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_foretoken"));
+    command
+        .args(args)
+        .stdin(Stdio::null())
+        .env_remove("NO_COLOR")
+        .env_remove("CLICOLOR_FORCE");
+    command
+}
+
+fn output(command: &mut Command) -> (Output, String, String) {
+    let output = command.output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8(bytes.to_vec()).expect("output is UTF-8");
+    let (stdout, stderr) = (text(&output.stdout), text(&output.stderr));
+    (output, stdout, stderr)
+}
+
+/// `foretoken run` over the tiny target, with `args` as a shell would split them at spaces.
+fn run(args: &str) -> Command {
+    let mut command = foretoken(["run", "-m", files().target.to_str().unwrap()]);
+    command.args(args.split_whitespace());
+    command
+}
+
+fn json(command: &mut Command) -> Value {
+    let (output, stdout, stderr) = output(command.arg("--json"));
+    assert!(output.status.success(), "{stderr}");
+    assert_eq!(stdout.lines().count(), 1, "one object on one line");
+    serde_json::from_str(&stdout).unwrap()
+}
+
+fn draft_args() -> String {
+    format!("-d {}", files().draft.display())
+}
+
+fn own_draft_args() -> String {
+    format!("-d {}", files().target.display())
+}
+
+#[test]
+fn every_drafter_gives_the_same_tokens() {
+    for sampling in [
+        "--temp 0",
+        "--temp 0.9 --seed 3",
+        "--temp 1.5 --seed 4 --repeat-penalty 1.2 --top-k 0",
+    ] {
+        let plain = json(&mut run(&format!("-p the-hen-and-the-hen -n 40 {sampling}")));
+        assert_eq!(plain["tokens"].as_array().unwrap().len(), 40);
+        for drafting in [
+            "--drafter lookup".to_string(),
+            "--drafter lookup --draft-fixed 3".to_string(),
+            draft_args(),
+            format!("{} --draft-max 16 --draft-p-min 0.1 --draft-min 2", draft_args()),
+            own_draft_args(),
+        ] {
+            let drafted = json(&mut run(&format!(
+                "-p the-hen-and-the-hen -n 40 {sampling} {drafting}"
+            )));
+            assert_eq!(drafted["tokens"], plain["tokens"], "{sampling} {drafting}");
+            assert_eq!(drafted["text"], plain["text"]);
+        }
+        let own = json(&mut run(&format!(
+            "-p the-hen-and-the-hen -n 40 {sampling} {}",
+            own_draft_args()
+        )));
+        assert_eq!(own["speculation"]["acceptance_rate"], 1.0);
+        assert!(own["speculation"]["tokens_per_round"].as_f64().unwrap() > 2.0);
+    }
+}
+
+fn keys(value: &Value) -> BTreeSet<String> {
+    value.as_object().unwrap().keys().cloned().collect()
+}
+
+#[test]
+fn json_has_every_field_always() {
+    for args in ["-n 1", "-n 9 --drafter lookup", &format!("-n 9 {}", draft_args())] {
+        let object = json(&mut run(&format!("-p x --seed 5 {args}")));
+        let check = |value: &Value, fields: &str| {
+            assert_eq!(
+                keys(value),
+                fields.split_whitespace().map(String::from).collect(),
+                "{args}"
+            );
+        };
+        check(
+            &object,
+            "model draft seed sampling threads isa peak_bytes prompt_tokens tokens text finish_reason timings speculation",
+        );
+        check(
+            &object["sampling"],
+            "temperature top_k top_p min_p repeat_penalty repeat_last_n presence_penalty frequency_penalty logit_bias",
+        );
+        check(
+            &object["timings"],
+            "load_s prompt_s decode_s prompt_tps decode_tps target draft",
+        );
+        check(&object["timings"]["target"], "load_s prompt_s eval_s sample_s");
+        check(&object["timings"]["draft"], "load_s prompt_s eval_s sample_s");
+        check(
+            &object["speculation"],
+            "drafter off_reason forced_acceptance rounds proposed drafted accepted discarded_by_cut acceptance_rate \
+             tokens_per_round accepted_per_position rows_histogram draft_s verify_s",
+        );
+        assert_eq!(object["seed"], 5);
+        assert!(object["timings"]["load_s"].as_f64().unwrap() > 0.0);
+        let drafted = object["speculation"]["drafted"].as_u64().unwrap();
+        assert_eq!(object["speculation"]["acceptance_rate"].is_null(), drafted == 0);
+        if cfg!(target_os = "linux") {
+            assert!(object["peak_bytes"].as_u64().unwrap() > 1 << 20);
+        }
+    }
+    let plain = json(&mut run("-p x -n 1"));
+    assert_eq!(plain["speculation"]["drafter"], "none");
+    assert_eq!(plain["speculation"]["off_reason"], "no drafter was chosen");
+    assert_eq!(plain["timings"]["decode_tps"], Value::Null);
+    let biased = json(&mut run("-p x -n 1 --logit-bias 5=-inf --logit-bias 6=1.5"));
+    assert_eq!(
+        biased["sampling"]["logit_bias"],
+        serde_json::json!([[5, "-inf"], [6, 1.5]])
+    );
+}
+
+#[test]
+fn wrong_usage_is_exit_code_2() {
+    for args in [
+        "",
+        "-p x --drafter model",
+        "-p x --draft-max 3",
+        "-p x -f y",
+        "-p x --raw --system y",
+        "-p x --temp -1",
+        "-p x -n 0",
+        "-p x --json --show-draft",
+        "-p x --nonsense",
+    ] {
+        let mut command = if args.is_empty() {
+            foretoken(["run"])
+        } else {
+            run(args)
+        };
+        let (output, stdout, stderr) = output(&mut command);
+        assert_eq!(output.status.code(), Some(2), "{args}: {stderr}");
+        assert!(
+            stdout.is_empty() && stderr.starts_with("error: ") && stderr.contains("--help"),
+            "{args}: {stderr}"
+        );
+    }
+    let help = foretoken(["run", "--help"]).output().unwrap();
+    assert!(help.status.success() && !help.stdout.is_empty());
+}
+
+#[test]
+fn failures_are_one_line_and_exit_code_1() {
+    let truncated = files().truncated.to_str().unwrap();
+    let not_a_model = file!();
+    let not_utf8 = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-not-utf8.txt");
+    std::fs::write(&not_utf8, b"abc\xff").unwrap();
+    let long = "x ".repeat(5000);
+    let check = |mut command: Command, mentions: &str| {
+        let (output, stdout, stderr) = output(&mut command);
+        assert_eq!(output.status.code(), Some(1), "{stderr}");
+        assert!(stdout.is_empty(), "{stdout}");
+        assert_eq!(stderr.lines().count(), 1, "{stderr}");
+        assert!(
+            stderr.starts_with("error: ") && stderr.contains(mentions),
+            "{stderr}"
+        );
+    };
+    check(
+        foretoken(["run", "-m", "no-such-file.gguf", "-p", "x"]),
+        "no-such-file.gguf",
+    );
+    check(foretoken(["run", "-m", truncated, "-p", "x"]), truncated);
+    check(foretoken(["inspect", truncated]), truncated);
+    check(
+        foretoken(["run", "-m", &format!("../../{not_a_model}"), "-p", "x"]),
+        "cli.rs",
+    );
+    check(foretoken(["inspect", "no-such-file.gguf"]), "no-such-file.gguf");
+    check(run("-f no-such-prompt.txt"), "no-such-prompt.txt");
+    check(run(&format!("-f {}", not_utf8.display())), "not UTF-8 at byte 3");
+    check(run("-p x -c 1000000"), "4096");
+    check(run("-p x --logit-bias 99999=1"), "99999");
+    check(run(&format!("-p x -d {truncated}")), truncated);
+    let mut too_long = run("");
+    too_long.args(["-p", &long]);
+    check(too_long, "no room in a context of 4096");
+}
+
+#[test]
+fn the_prompt_comes_from_anywhere() {
+    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-prompt.txt");
+    std::fs::write(&file, "the hen\r\n").unwrap();
+    let settings = "-n 12 --seed 1";
+    let mut argument = run(settings);
+    let expected = json(argument.args(["-p", "the hen"]));
+    let from_file = json(&mut run(&format!("{settings} -f {}", file.display())));
+    assert_eq!(
+        from_file["tokens"], expected["tokens"],
+        "the last newline is not the prompt's"
+    );
+    let mut child = run(&format!("{settings} --json"))
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(b"the hen\n").unwrap();
+    let piped: Value = serde_json::from_slice(&child.wait_with_output().unwrap().stdout).unwrap();
+    assert_eq!(piped["tokens"], expected["tokens"]);
+    // Raw, special tokens are parsed and nothing is added or removed.
+    let turn = "<|im_start|>user\nthe hen<|im_end|>\n<|im_start|>assistant\n";
+    let mut raw = run(&format!("{settings} --raw"));
+    assert_eq!(json(raw.args(["-p", turn]))["tokens"], expected["tokens"]);
+    // In a message they are text.
+    let mut text = run(settings);
+    assert!(json(text.args(["-p", turn]))["prompt_tokens"].as_u64() > expected["prompt_tokens"].as_u64());
+    let mut system = run(settings);
+    assert!(
+        json(system.args(["-p", "the hen", "--system", "x"]))["prompt_tokens"].as_u64()
+            > expected["prompt_tokens"].as_u64()
+    );
+}
+
+#[test]
+fn text_is_streamed_and_statistics_are_not() {
+    let settings = format!("-p hen -n 30 --seed 2 --temp 1 {}", draft_args());
+    let expected = json(&mut run(&settings));
+    let (result, stdout, stderr) = output(&mut run(&settings));
+    assert!(result.status.success());
+    assert_eq!(stdout, format!("{}\n", expected["text"].as_str().unwrap()));
+    for field in [
+        "n_draft ",
+        "n_predict = 30",
+        "n_drafted ",
+        "n_accept ",
+        "accept ",
+        "target:",
+        "draft:",
+        "prompt eval",
+    ] {
+        assert!(stderr.contains(field), "{field} in {stderr}");
+    }
+    assert!(
+        stderr.contains("rounds decided") && !stderr.contains('\u{1b}'),
+        "{stderr}"
+    );
+    let (_, _, stderr) = output(&mut run("-p hen -n 3"));
+    assert!(
+        stderr.contains("Speculation was off") && stderr.contains("--drafter lookup"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn a_seed_that_was_not_given_is_reported() {
+    let drawn = json(&mut run("-p hen -n 20 --temp 1.2"));
+    let again = json(&mut run(&format!(
+        "-p hen -n 20 --temp 1.2 --seed {}",
+        drawn["seed"]
+    )));
+    assert_eq!(drawn["tokens"], again["tokens"]);
+    let other = json(&mut run("-p hen -n 20 --temp 1.2"));
+    assert_ne!(
+        (&drawn["seed"], &drawn["tokens"]),
+        (&other["seed"], &other["tokens"])
+    );
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let settings = "-p hen -n 40 --seed 2 --temp 1";
+    let whole = json(&mut run(settings));
+    let text = whole["text"].as_str().unwrap();
+    // Printable ASCII in the middle of the text: what a shell can pass.
+    let stop = text
+        .as_bytes()
+        .windows(2)
+        .skip(5)
+        .find(|w| w.iter().all(u8::is_ascii_graphic));
+    let stop = std::str::from_utf8(stop.expect("noise has some")).unwrap();
+    for drafting in [String::new(), own_draft_args()] {
+        let mut command = run(&format!("{settings} {drafting}"));
+        let stopped = json(command.args(["--stop", "never said", "--stop", stop]));
+        assert_eq!(
+            stopped["text"].as_str().unwrap(),
+            &text[..text.find(stop).unwrap()]
+        );
+        assert_eq!(stopped["finish_reason"], "stop");
+        assert!(stopped["tokens"].as_array().unwrap().len() < 40);
+    }
+    assert_eq!(whole["finish_reason"], "length");
+    let full = json(&mut run("-p hen -n -1 -c 64 --seed 2 --temp 1"));
+    assert!(["context", "stop"].contains(&full["finish_reason"].as_str().unwrap()));
+}
+
+#[test]
+fn drafts_are_shown_without_colours_too() {
+    let settings = format!("-p hen -n 30 --seed 2 --temp 0 --show-draft {}", draft_args());
+    let expected = json(&mut run(&settings.replace("--show-draft", "")));
+    let (result, stdout, stderr) = output(&mut run(&settings));
+    assert!(result.status.success());
+    assert!(stderr.contains("[accepted] ~~rejected~~"), "{stderr}");
+    assert!(stdout.contains("~~") && !stdout.contains('\u{1b}'), "{stdout}");
+    let (_, own, _) = output(&mut run(&settings.replace(&draft_args(), &own_draft_args())));
+    assert!(own.contains('[') && !own.contains("~~"), "{own}");
+    let (_, coloured, _) = output(run(&settings).env("CLICOLOR_FORCE", "1"));
+    assert!(coloured.contains('\u{1b}'), "{coloured}");
+    assert!(!expected["text"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn forced_acceptance_is_marked_everywhere() {
+    let settings = format!("-p hen -n 30 --force-accept 1 {}", draft_args());
+    let object = json(&mut run(&settings));
+    assert_eq!(object["speculation"]["forced_acceptance"], 1.0);
+    assert_eq!(object["speculation"]["acceptance_rate"], 1.0);
+    let (_, _, stderr) = output(&mut run(&settings));
+    assert!(stderr.contains("not the model's"), "{stderr}");
+}
+
+#[test]
+fn a_closed_output_ends_quietly() {
+    let mut child = endless()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(0));
+    assert_eq!(String::from_utf8_lossy(&output.stderr), "");
+}
+
+/// A run that only an interrupt ends: a long context, and no token that ends it.
+fn endless() -> Command {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("cli-endless-{:?}.gguf", std::thread::current().id()));
+    TinyModel {
+        context_length: 1 << 20,
+        ..TinyModel::llama()
+    }
+    .write(&path)
+    .unwrap();
+    let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
+    let mut command = foretoken([
+        "run", "-p", "hen", "-n", "-1", "-c", "200000", "--temp", "1", "-m",
+    ]);
+    command.arg(path);
+    for token in tokenizer.end_of_generation() {
+        command.args(["--logit-bias", &format!("{token}=-inf")]);
+    }
+    command
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupt_ends_with_statistics() {
+    let mut child = endless()
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    stdout.read_exact(&mut [0]).unwrap();
+    let killed = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(killed.success());
+    stdout.read_to_end(&mut Vec::new()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(output.status.code(), Some(0), "{stderr}");
+    assert!(
+        stderr.contains("finished: cancelled") && stderr.contains("n_predict"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn inspect_shows_what_a_file_holds() {
+    let target = files().target.to_str().unwrap();
+    let (result, stdout, _) = output(&mut foretoken(["inspect", target]));
+    assert!(result.status.success());
+    for part in [
+        "architecture",
+        "llama",
+        "Q8_0",
+        "read per token",
+        "tokenizer",
+        "gpt2",
+        "chat template",
+        "<|im_start|>",
+    ] {
+        assert!(stdout.contains(part), "{part} in {stdout}");
+    }
+    let (_, stdout, _) = output(&mut foretoken(["inspect", target, "--json"]));
+    let object: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (&object["architecture"], &object["supported"]),
+        (&"llama".into(), &true.into())
+    );
+    let bytes: u64 = object["types"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|t| t["bytes"].as_u64().unwrap())
+        .sum();
+    assert!(bytes <= object["bytes"].as_u64().unwrap());
+    // The head is the embedding: all is read.
+    assert_eq!(object["bytes_per_token"], bytes);
+}
+
+#[test]
+fn inspect_knows_files_that_cannot_be_run() {
+    let Some(gemma) = models::find("gemma-3-270m-q4_k_m.gguf") else {
+        return;
+    };
+    let path = gemma.to_str().unwrap();
+    let (result, stdout, stderr) = output(&mut foretoken(["inspect", path]));
+    assert!(result.status.success(), "{stderr}");
+    assert!(stdout.contains("gemma3 (foretoken cannot run it)"), "{stdout}");
+    let (result, _, stderr) = output(&mut foretoken(["run", "-m", path, "-p", "x"]));
+    assert_eq!(result.status.code(), Some(1));
+    assert!(stderr.contains("gemma3") && stderr.contains("llama"), "{stderr}");
+}
+
+#[test]
+fn smollm2_answers_the_same_with_drafts() {
+    let Some(model) = models::find("smollm2-135m-instruct-q4_1.gguf") else {
+        return;
+    };
+    let path = model.to_str().unwrap();
+    let run = |extra: &[&str]| {
+        let question = "Repeat this sentence three times: The quick brown fox jumps over the lazy dog.";
+        let mut command = foretoken(["run", "-m", path, "-p", question, "-n", "32", "--temp", "0"]);
+        json(command.args(extra))
+    };
+    let plain = run(&[]);
+    let lookup = run(&["--drafter", "lookup"]);
+    let own = run(&["-d", path]);
+    assert_eq!(plain["tokens"], lookup["tokens"]);
+    assert_eq!(plain["tokens"], own["tokens"]);
+    assert_eq!(own["speculation"]["acceptance_rate"], 1.0);
+    assert!(
+        lookup["speculation"]["accepted"].as_u64().unwrap() > 0,
+        "a repetition is looked up"
+    );
+    assert!(!plain["text"].as_str().unwrap().is_empty());
+}

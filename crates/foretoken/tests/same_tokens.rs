@@ -15,14 +15,10 @@ const PROMPTS: [&str; 2] = [
 
 fn check(plan: &Plan) -> Vec<Row> {
     let rows = run(plan, &mut |row| eprintln!("{row}")).unwrap();
-    let compared: usize = rows.iter().map(|row| row.compared).sum();
-    let short = plan.tokens * plan.prompts.len() * plan.temperatures.len();
-    let whole = |row: &&Row| plan.natural_ends || row.compared >= plan.tokens * plan.prompts.len();
-    assert!(compared >= short, "only {compared} tokens were compared");
-    assert!(
-        rows.iter().all(|row| whole(&row)),
-        "answers are cut short: {rows:#?}"
-    );
+    assert!(!rows.is_empty() && !plan.natural_ends);
+    for row in &rows {
+        assert!(row.compared >= plan.tokens, "answers are cut short: {row}");
+    }
     assert!(
         rows.iter().all(|row| row.differed == 0),
         "tokens differ: {rows:#?}"
@@ -79,7 +75,8 @@ fn smollm2_says_the_same_after_a_long_prompt() {
         drafts: vec![Drafts::Lookup],
         threads: vec![2],
         tokens: 16,
-        natural_ends: true,
+        // A prompt that stops anywhere would be answered by nothing.
+        natural_ends: false,
         together: 0,
         long_prompt: 600,
     });

@@ -9,6 +9,7 @@ mod inspect;
 mod report;
 mod run;
 
+use std::io::Write;
 use std::process::ExitCode;
 
 use cli::{Cli, Command};
@@ -22,14 +23,52 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) if is_broken_pipe(&error) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {}", format!("{error:#}").replace('\n', " "));
+            // Where nobody can be told, the exit code speaks.
+            let _ = writeln!(std::io::stderr(), "error: {}", one_line(&error));
             ExitCode::FAILURE
         }
     }
+}
+
+/// The error and its causes, each said once, without characters that would steer a terminal: names and texts
+/// of files are among them.
+fn one_line(error: &anyhow::Error) -> String {
+    let mut line = String::new();
+    for cause in error.chain().map(ToString::to_string) {
+        if line.is_empty() {
+            line = cause;
+        } else if !line.contains(&cause) {
+            line = format!("{line}: {cause}");
+        }
+    }
+    line.chars()
+        .map(|c| match c {
+            '\n' | '\t' => " ".to_string(),
+            c if c.is_control() => c.escape_default().to_string(),
+            c => c.to_string(),
+        })
+        .collect()
 }
 
 /// Whoever read the output wants no more of it: no fault.
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
     let io = error.downcast_ref::<std::io::Error>();
     io.is_some_and(|e| e.kind() == std::io::ErrorKind::BrokenPipe)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::one_line;
+    use anyhow::anyhow;
+
+    #[test]
+    fn an_error_is_one_line_that_says_each_thing_once() {
+        let check = |error: anyhow::Error, want: &str| assert_eq!(one_line(&error), want);
+        check(anyhow!("no such file").context("a.gguf"), "a.gguf: no such file");
+        check(
+            anyhow!("no such file").context("a.gguf: no such file"),
+            "a.gguf: no such file",
+        );
+        check(anyhow!("one\ntwo \u{1b}[31m"), "one two \\u{1b}[31m");
+    }
 }

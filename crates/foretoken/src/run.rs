@@ -197,7 +197,10 @@ fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<V
                 args.model.display()
             );
         }
-        eprintln!("note: the model has no chat template; it gets the prompt as it is");
+        let _ = writeln!(
+            std::io::stderr(),
+            "note: the model has no chat template; it gets the prompt as it is"
+        );
         return Ok(session.plain(&prompt));
     }
     let messages: Vec<Message> = system.chain([message("user", prompt)]).collect();
@@ -257,7 +260,10 @@ impl Output {
             output.marked(Mark::Accepted, "accepted"),
             output.marked(Mark::Rejected, "rejected"),
         );
-        anstream::eprintln!("drafts: {accepted} {rejected}; the rest is the target's own");
+        let _ = writeln!(
+            anstream::stderr(),
+            "drafts: {accepted} {rejected}; the rest is the target's own"
+        );
         output
     }
 

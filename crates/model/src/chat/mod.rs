@@ -32,10 +32,10 @@ pub struct ChatTemplate {
     source: String,
 }
 
-/// Longest source, in bytes. The longest known template has less than a tenth.
-const SOURCE_MAX: usize = 1 << 20;
+/// Longest source, in bytes; real templates have less. It bounds how deep minijinja recurses in expressions.
+const SOURCE_MAX: usize = 1 << 16;
 /// What a template may do, in minijinja's unit: one instruction, or 64 bytes written or copied.
-const FUEL: u64 = 1_000_000;
+const FUEL: u64 = 300_000;
 /// What it may do beyond for each message, and for each byte of text.
 const FUEL_PER_MESSAGE: u64 = 1_000;
 const FUEL_PER_BYTE: u64 = 1;
@@ -58,7 +58,8 @@ impl ChatTemplate {
                 source.len()
             ));
         }
-        let environment = environment::compile(source).map_err(|error| explain(&error))?;
+        let environment =
+            environment::apart(|| environment::compile(source).map_err(|error| explain(&error)))?;
         Ok(Self {
             environment,
             source: source.to_owned(),
@@ -120,8 +121,9 @@ impl ChatTemplate {
                 tools => (),
                 documents => (),
             };
-            let text =
-                environment::render(&self.environment, context, fuel).map_err(|error| explain(&error))?;
+            let text = environment::apart(|| {
+                environment::render(&self.environment, context, fuel).map_err(|error| explain(&error))
+            })?;
             Ok::<_, String>(marks.remove(&text))
         };
         let control = |(text, literal): &(String, Vec<Range<usize>>), markup: &[Token]| -> Vec<Token> {

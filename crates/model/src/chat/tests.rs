@@ -255,6 +255,14 @@ fn runaway_templates_are_stopped() {
         "{{ ('x' * 10000000) | tojson(indent=1000000000) }}{% for i in range(1000) %}{{ 'x' * 10000000 }}{% endfor %}",
         "{{ '%1000000000d' | format(1) }}",
         "{{ range(1000000000) | list }}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ns }}",
+        "{% set ns = namespace() %}{% set ns.a = [ns] %}{{ ns | tojson }}",
+        "{% set ns = namespace() %}{% set ns.a = ns %}{{ ', '.join([ns]) }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(20000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(20000) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x | tojson }}",
+        "{% set ns = namespace(x=[]) %}{% for i in range(90000) %}{% set ns.x = [ns.x] %}{% endfor %}",
+        "{{ '{:>9999999999}'.format(1) }}",
+        "{{ ('{0}' * 10000).format('x' * 100000) }}",
     ] {
         let found = text(source, &user("x"));
         assert!(
@@ -262,6 +270,26 @@ fn runaway_templates_are_stopped() {
             "{source} writes {} bytes",
             found.unwrap_or_default().len()
         );
+    }
+}
+
+#[test]
+fn long_chains_of_operators_do_not_overflow_the_stack() {
+    let long = |start: &str, part: &str, end: &str| {
+        let count = (SOURCE_MAX - start.len() - end.len()) / part.len();
+        [start, &part.repeat(count), end].concat()
+    };
+    for (start, part, end) in [
+        ("{{ ", "-", "1 }}"),
+        ("{{ ", "not ", "x }}"),
+        ("{{ 1", "+1", " }}"),
+    ] {
+        // Written or refused, and the test still runs.
+        if let Err(error) = text(&long(start, part, end), &user("x")) {
+            assert!(!error.is_empty());
+        }
+        let error = text(&long(start, part, &format!("{end}    ")).repeat(2), &user("x")).unwrap_err();
+        assert!(error.contains("at most"), "{error}");
     }
 }
 

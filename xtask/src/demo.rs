@@ -262,12 +262,27 @@ fn executable() -> Result<PathBuf> {
     Ok(path)
 }
 
+/// Indents by two and breaks lines of prose between words; code, whose lines are short, stays as it is.
 fn indented(text: &str) -> String {
-    text.lines()
-        .map(|line| format!("  {line}\n"))
-        .collect::<String>()
-        .trim_end()
-        .to_owned()
+    const WIDTH: usize = 84;
+    let mut out = String::new();
+    for line in text.lines() {
+        let mut width = 0;
+        for word in line.split_inclusive(' ') {
+            let len = word.chars().count();
+            if width > 0 && width + len > WIDTH {
+                out.push('\n');
+                width = 0;
+            }
+            if width == 0 {
+                out.push_str("  ");
+            }
+            out.push_str(word);
+            width += len;
+        }
+        out.push('\n');
+    }
+    out.trim_end().to_owned()
 }
 
 /// Colours, where they are seen and wanted (<https://no-color.org>).
@@ -351,6 +366,20 @@ mod tests {
         assert!(run.explain(0.9).contains("longer than it saved"));
         run.off_reason = Some("drafts do not pay".to_owned());
         assert_eq!(run.explain(1.0), "Speculation was off: drafts do not pay.\n");
+    }
+
+    #[test]
+    fn prompts_are_indented_and_broken() {
+        assert_eq!(indented("a b\n\n    c\n"), "  a b\n\n      c");
+        let prose = "word ".repeat(40);
+        let lines = indented(&prose);
+        assert_eq!(lines.split_whitespace().count(), 40);
+        assert!(
+            lines.lines().count() > 1
+                && lines
+                    .lines()
+                    .all(|line| line.starts_with("  ") && line.len() <= 86)
+        );
     }
 
     #[test]

@@ -182,7 +182,7 @@ pub struct Capabilities {
     /// Hidden states can be had.
     pub hidden: bool,
     /// A row's bits do not depend on the other rows of its pass. Where this is false, identical tokens are
-    /// not promised, and outputs say so.
+    /// not promised, and whoever shows its output should say so.
     pub row_invariant: bool,
 }
 
@@ -272,7 +272,8 @@ pub trait TargetModel {
 
     /// Keeps the given rows of the last pass, which form a path that continues the committed tokens. Rows
     /// that are not committed are gone at the next pass. Rows that are no such path are ignored from the
-    /// first that is not on: this function and those below never fail.
+    /// first that is not on: this function and those below never fail. Call it at
+    /// most once for a sequence and pass.
     fn commit(&mut self, sequence: SequenceId, rows: &[RowId]);
 
     /// Forgets all but the first `len` committed tokens.

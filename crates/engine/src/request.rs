@@ -1,7 +1,7 @@
 //! What goes into the engine and what comes out.
 
 use foretoken_spec::{
-    Cancel, ModelError, ModelInfo, NonFiniteLogit, OutOfPages, ParamError, SamplerParams, Source, Token,
+    Cancel, LogitError, ModelError, ModelInfo, OutOfPages, ParamError, SamplerParams, Source, Token,
 };
 
 use crate::{Fragment, Stats};
@@ -118,9 +118,9 @@ pub enum RequestError {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SequenceError {
-    /// The model computed nonsense.
+    /// The model computed nonsense, or the request bans every token.
     #[error(transparent)]
-    NonFiniteLogit(#[from] NonFiniteLogit),
+    Logits(#[from] LogitError),
     /// No room for even one more row, though no other sequence holds any.
     #[error(transparent)]
     OutOfPages(#[from] OutOfPages),

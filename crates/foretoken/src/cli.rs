@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
 use foretoken::{DraftPolicy, Drafting, SamplerParams, Token};
 
 /// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
@@ -46,7 +47,8 @@ pub enum DrafterName {
 
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit status: 0 done (also where Ctrl-C ended the answer), 1 failed (also where Ctrl-C came before it began), 2 wrong usage."
+    allow_negative_numbers = true,
+    after_help = "Exit status: 0 done (also where Ctrl-C ended the answer), 1 failed, 2 wrong usage, 130 Ctrl-C before the answer began."
 )]
 pub struct RunArgs {
     /// The model that answers (GGUF)
@@ -65,10 +67,10 @@ pub struct RunArgs {
 
     /// Most tokens to generate; -1 goes on until the context is full
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value_t = 256,
-          allow_negative_numbers = true, value_parser = tokens_to_predict)]
+          value_parser = tokens_to_predict)]
     pub predict: i64,
     /// End the answer before this text (may be given several times)
-    #[arg(long, value_name = "TEXT", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    #[arg(long, value_name = "TEXT", value_parser = stop)]
     pub stop: Vec<String>,
     /// Threads [default: all that the system offers]
     #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
@@ -123,10 +125,10 @@ pub struct SamplingArgs {
     #[arg(long, value_name = "R", default_value_t = 1.0, value_parser = positive)]
     pub repeat_penalty: f32,
     /// Penalty on tokens that were generated already; 0 is none
-    #[arg(long, value_name = "A", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite)]
+    #[arg(long, value_name = "A", default_value_t = 0.0, value_parser = finite)]
     pub presence_penalty: f32,
     /// Penalty on tokens for each time that they were generated; 0 is none
-    #[arg(long, value_name = "A", default_value_t = 0.0, allow_negative_numbers = true, value_parser = finite)]
+    #[arg(long, value_name = "A", default_value_t = 0.0, value_parser = finite)]
     pub frequency_penalty: f32,
     /// Add B to the logit of token ID; -inf bans it (may be given several times)
     #[arg(long, value_name = "ID=B", value_parser = bias)]
@@ -165,9 +167,9 @@ impl Cli {
     pub fn from_process() -> Self {
         let cli = Self::parse();
         if let Command::Run(run) = &cli.command
-            && let Err(message) = run.check()
+            && let Err((kind, message)) = run.check()
         {
-            usage_error(ErrorKind::ArgumentConflict, message);
+            usage_error(kind, message);
         }
         cli
     }
@@ -185,7 +187,16 @@ pub fn usage_error(kind: ErrorKind, message: impl std::fmt::Display) -> ! {
 
 impl RunArgs {
     /// What clap's own rules cannot say.
-    fn check(&self) -> Result<(), String> {
+    fn check(&self) -> Result<(), (ErrorKind, String)> {
+        if self.stop.len() > MAX_STOPS {
+            let message = format!("--stop is given {} times, at most {MAX_STOPS}", self.stop.len());
+            return Err((ErrorKind::TooManyValues, message));
+        }
+        self.check_drafting()
+            .map_err(|message| (ErrorKind::ArgumentConflict, message))
+    }
+
+    fn check_drafting(&self) -> Result<(), String> {
         let given = [
             ("--draft-max", self.drafting.draft_max.is_some()),
             ("--draft-fixed", self.drafting.draft_fixed.is_some()),
@@ -293,6 +304,14 @@ fn finite(text: &str) -> Result<f32, String> {
     number(text, f32::is_finite, "a finite number")
 }
 
+fn stop(text: &str) -> Result<String, String> {
+    match text.len() {
+        0 => Err("is empty".into()),
+        1..=MAX_STOP_BYTES => Ok(text.to_string()),
+        bytes => Err(format!("has {bytes} bytes, at most {MAX_STOP_BYTES}")),
+    }
+}
+
 fn tokens_to_predict(text: &str) -> Result<i64, String> {
     match text.parse() {
         Ok(n) if n == -1 || n > 0 => Ok(n),
@@ -324,7 +343,7 @@ mod tests {
         let parsed = Cli::try_parse_from(words)
             .map_err(|e| e.to_string())
             .and_then(|cli| match cli.command {
-                Command::Run(run) => run.check(),
+                Command::Run(run) => run.check().map_err(|(_, message)| message),
                 Command::Inspect(_) => unreachable!("the words say run"),
             });
         assert_eq!(parsed.is_ok(), ok, "{args}: {parsed:?}");
@@ -380,5 +399,9 @@ mod tests {
         let mut empty_stop = vec!["foretoken", "run", "-m", "m.gguf", "--stop"];
         empty_stop.push("");
         assert!(Cli::try_parse_from(empty_stop).is_err());
+        check(&"--stop x ".repeat(MAX_STOPS), true);
+        check(&"--stop x ".repeat(MAX_STOPS + 1), false);
+        check(&format!("--stop {}", "x".repeat(MAX_STOP_BYTES)), true);
+        check(&format!("--stop {}", "x".repeat(MAX_STOP_BYTES + 1)), false);
     }
 }

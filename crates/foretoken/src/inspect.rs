@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::Write;
 
-use foretoken::gguf::{Array, Gguf, TensorType};
+use foretoken::gguf::{Array, Gguf, TensorType, Value};
 use foretoken::model::Architecture;
 use serde::Serialize;
 
@@ -38,9 +38,9 @@ struct Summary {
     context_length: Option<u64>,
     layers: Option<u64>,
     hidden_size: Option<u64>,
-    feed_forward_size: Option<u64>,
-    heads: Option<u64>,
-    kv_heads: Option<u64>,
+    feed_forward_size: Option<Size>,
+    heads: Option<Size>,
+    kv_heads: Option<Size>,
     tensors: usize,
     /// Largest share first.
     types: Vec<TypeShare>,
@@ -49,6 +49,38 @@ struct Summary {
     bytes_per_token: u64,
     tokenizer: TokenizerSummary,
     chat_template: Option<String>,
+}
+
+/// A size of a layer: one for all, or, in some architectures, one each.
+#[derive(Debug, Serialize)]
+#[serde(untagged)]
+enum Size {
+    Same(u64),
+    Each(Vec<u64>),
+}
+
+impl Size {
+    fn read(gguf: &Gguf, key: &str) -> anyhow::Result<Option<Self>> {
+        if let Some(Value::Array(array)) = gguf.get(key) {
+            let sizes = array.uints();
+            let sizes = sizes.ok_or_else(|| gguf.metadata_error(key, "is not an array of sizes"))?;
+            return Ok(Some(Self::Each(sizes)));
+        }
+        Ok(gguf.uint(key)?.map(Self::Same))
+    }
+}
+
+impl std::fmt::Display for Size {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Same(size) => write!(f, "{size}"),
+            Self::Each(sizes) => match (sizes.iter().min(), sizes.iter().max()) {
+                (Some(min), Some(max)) if min < max => write!(f, "{min} to {max} by layer"),
+                (Some(size), _) => write!(f, "{size}"),
+                _ => write!(f, "-"),
+            },
+        }
+    }
 }
 
 #[derive(Debug, Serialize)]
@@ -78,6 +110,7 @@ impl Summary {
     fn new(gguf: &Gguf) -> anyhow::Result<Self> {
         let architecture = gguf.require_string("general.architecture")?.to_string();
         let uint = |key: &str| gguf.uint(&format!("{architecture}.{key}"));
+        let size = |key: &str| Size::read(gguf, &format!("{architecture}.{key}"));
         let mut types: Vec<(TensorType, TypeShare)> = Vec::new();
         for tensor in gguf.tensors() {
             let at = types
@@ -113,9 +146,9 @@ impl Summary {
             context_length: uint("context_length")?,
             layers: uint("block_count")?,
             hidden_size: uint("embedding_length")?,
-            feed_forward_size: uint("feed_forward_length")?,
-            heads: uint("attention.head_count")?,
-            kv_heads: uint("attention.head_count_kv")?,
+            feed_forward_size: size("feed_forward_length")?,
+            heads: size("attention.head_count")?,
+            kv_heads: size("attention.head_count_kv")?,
             tensors: gguf.tensors().len(),
             types,
             bytes_per_token: bytes_per_token(gguf),
@@ -128,7 +161,9 @@ impl Summary {
     fn text(&self) -> String {
         let mut lines: Vec<(&str, String)> = Vec::new();
         let mut line = |name, value: String| lines.push((name, value));
-        let or_dash = |value: Option<u64>| value.map_or("-".into(), |v| v.to_string());
+        fn or_dash(value: Option<&impl ToString>) -> String {
+            value.map_or("-".into(), ToString::to_string)
+        }
         let supported = if self.supported {
             ""
         } else {
@@ -152,16 +187,16 @@ impl Summary {
             "parameters",
             format!("{:.1} million", self.parameters as f64 / 1e6),
         );
-        line("context length", or_dash(self.context_length));
-        line("layers", or_dash(self.layers));
-        line("hidden size", or_dash(self.hidden_size));
-        line("feed-forward size", or_dash(self.feed_forward_size));
+        line("context length", or_dash(self.context_length.as_ref()));
+        line("layers", or_dash(self.layers.as_ref()));
+        line("hidden size", or_dash(self.hidden_size.as_ref()));
+        line("feed-forward size", or_dash(self.feed_forward_size.as_ref()));
         line(
             "heads",
             format!(
                 "{}, {} for keys and values",
-                or_dash(self.heads),
-                or_dash(self.kv_heads)
+                or_dash(self.heads.as_ref()),
+                or_dash(self.kv_heads.as_ref())
             ),
         );
         for (at, share) in self.types.iter().enumerate() {

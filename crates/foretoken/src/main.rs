@@ -1,7 +1,7 @@
 //! The command line `foretoken`.
 //!
 //! Exit codes: 0 done (an interrupted or closed output included), 1 failed, with one line on standard error,
-//! 2 wrong usage.
+//! 2 wrong usage, 130 interrupted before there was an answer.
 #![forbid(unsafe_code)]
 
 mod cli;

@@ -73,6 +73,8 @@ struct ModelTimings {
 struct SpeculationJson<'a> {
     drafter: &'a str,
     off_reason: Option<String>,
+    /// Whether the tokens are those of plain decoding.
+    lossless: bool,
     /// The probability of `--force-accept`: the text is then not the model's.
     forced_acceptance: Option<f64>,
     rounds: usize,
@@ -140,6 +142,7 @@ impl Report<'_> {
             speculation: SpeculationJson {
                 drafter: spec.drafter.as_deref().unwrap_or("none"),
                 off_reason: self.off_reason(),
+                lossless: self.session.is_lossless(),
                 forced_acceptance: spec.forced,
                 rounds: spec.rounds,
                 proposed: spec.proposed,
@@ -266,6 +269,12 @@ impl Report<'_> {
                 out,
                 "Acceptance was forced with probability {probability}: this measures the machinery, and the text is \
                  not the model's."
+            )?;
+        }
+        if !self.session.is_lossless() && spec.forced.is_none() {
+            writeln!(
+                out,
+                "On this backend a token's scores depend on what else is in its pass: with drafts the answer may differ."
             )?;
         }
         let Some(drafter) = &spec.drafter else {

@@ -21,6 +21,9 @@ use crate::report;
 /// More than any context holds.
 const MAX_PROMPT_BYTES: u64 = 64 << 20;
 
+/// What shells report of a process that SIGINT ended.
+const INTERRUPTED: i32 = 130;
+
 /// Runs the command.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let prompt = read_prompt(args)?;
@@ -97,7 +100,10 @@ impl Interrupt {
                 draft.iter().for_each(Cancel::cancel);
             }
             // Before the generation there is nothing to report, and whoever asks twice does not want it.
-            _ => std::process::exit(1),
+            _ => {
+                let _ = writeln!(std::io::stderr(), "interrupted");
+                std::process::exit(INTERRUPTED)
+            }
         })
         .context("cannot handle Ctrl-C")?;
         Ok(this)
@@ -179,7 +185,7 @@ fn read_text(source: impl Read, name: &str) -> anyhow::Result<String> {
 
 fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<Vec<Token>> {
     if args.prompt.raw {
-        return Ok(session.raw(&prompt));
+        return Ok(session.raw(&prompt)?);
     }
     let message = |role: &str, content| Message {
         role: role.into(),
@@ -197,11 +203,12 @@ fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<V
                 args.model.display()
             );
         }
+        let tokens = session.plain(&prompt)?;
         let _ = writeln!(
             std::io::stderr(),
             "note: the model has no chat template; it gets the prompt as it is"
         );
-        return Ok(session.plain(&prompt));
+        return Ok(tokens);
     }
     let messages: Vec<Message> = system.chain([message("user", prompt)]).collect();
     Ok(session.chat(&messages)?)

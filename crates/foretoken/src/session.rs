@@ -39,6 +39,8 @@ pub struct SessionOptions {
     pub threads: Option<usize>,
     /// Positions of a sequence; `None` is the model's own, at most 4096.
     pub context: Option<usize>,
+    /// Positions that all sequences together may hold; `None` is one context.
+    pub kv_positions: Option<usize>,
     /// See [`EngineOptions::force_accept`].
     pub force_accept: Option<f64>,
 }
@@ -52,6 +54,7 @@ impl SessionOptions {
             policy: None,
             threads: None,
             context: None,
+            kv_positions: None,
             force_accept: None,
         }
     }
@@ -98,14 +101,32 @@ pub enum SessionError {
     #[error("{}: the model has no chat template", .0.display())]
     NoTemplate(PathBuf),
     /// The chat template failed.
-    #[error("chat template: {0}")]
-    Template(String),
+    #[error("{}: chat template: {problem}", path.display())]
+    Template {
+        /// The model's file.
+        path: PathBuf,
+        /// What went wrong.
+        problem: String,
+    },
+    /// A text is so long that no tokens of the model could hold it in its context: it is not even tokenized.
+    #[error("a prompt of {bytes} bytes has no room in a context of {context_length} tokens")]
+    TextTooLong {
+        /// Bytes of the text.
+        bytes: usize,
+        /// Tokens that a sequence can hold.
+        context_length: usize,
+    },
     /// The request was refused.
     #[error(transparent)]
     Request(#[from] RequestError),
     /// The generation failed.
-    #[error(transparent)]
-    Sequence(#[from] SequenceError),
+    #[error("{}: {source}", path.display())]
+    Sequence {
+        /// The target model's file.
+        path: PathBuf,
+        /// Why.
+        source: SequenceError,
+    },
 }
 
 /// What is being loaded, for a progress bar.
@@ -166,6 +187,7 @@ pub struct Session {
     compute: Arc<Compute>,
     load: LoadReport,
     draft_cancel: Option<Cancel>,
+    lossless: bool,
 }
 
 impl Session {
@@ -183,9 +205,13 @@ impl Session {
         let threads = options.threads.unwrap_or_else(available_threads);
         let compute = Arc::new(Compute::new(threads));
         let load = |path: &Path, context, part, progress: &mut dyn FnMut(Loading, u64, u64)| {
-            load(path, context, &compute, &mut |done, total| {
-                progress(part, done, total)
-            })
+            load(
+                path,
+                context,
+                options.kv_positions,
+                &compute,
+                &mut |done, total| progress(part, done, total),
+            )
         };
         let target = load(
             &options.model,
@@ -234,6 +260,7 @@ impl Session {
             ..EngineOptions::default()
         };
         let text = TokenText(target.tokenizer.clone());
+        let lossless = target.model.info().capabilities.row_invariant && options.force_accept.is_none();
         Ok(Self {
             engine: Engine::new(target.model, text, drafter, engine_options),
             tokenizer: target.tokenizer,
@@ -242,6 +269,7 @@ impl Session {
             compute,
             load: report,
             draft_cancel,
+            lossless,
         })
     }
 
@@ -271,6 +299,12 @@ impl Session {
         self.draft_cancel.clone()
     }
 
+    /// Whether drafts are promised to change no token: only a backend whose rows influence each other, or
+    /// forced acceptance, takes that away.
+    pub fn is_lossless(&self) -> bool {
+        self.lossless
+    }
+
     /// Whether the model has a chat template.
     pub fn has_template(&self) -> bool {
         self.template.is_some()
@@ -283,25 +317,46 @@ impl Session {
             .template
             .as_ref()
             .ok_or_else(|| SessionError::NoTemplate(self.path.clone()))?;
+        self.check_length(messages.iter().map(|m| m.content.len()).sum())?;
         template
             .encode(&self.tokenizer, messages)
-            .map_err(SessionError::Template)
+            .map_err(|problem| SessionError::Template {
+                path: self.path.clone(),
+                problem,
+            })
     }
 
     /// The tokens of a prompt as it stands, names of special tokens parsed. The token that the model wants in
     /// front is added unless the text begins with it.
-    pub fn raw(&self, text: &str) -> Vec<Token> {
+    ///
+    /// # Errors
+    /// [`SessionError::TextTooLong`]; so in [`plain`](Self::plain).
+    pub fn raw(&self, text: &str) -> Result<Vec<Token>, SessionError> {
+        self.check_length(text.len())?;
         let mut tokens = self.tokenizer.encode(text, Special::Parse);
         if let Some(bos) = self.tokenizer.bos().filter(|bos| tokens.first() != Some(bos)) {
             tokens.insert(0, bos);
         }
-        tokens
+        Ok(tokens)
     }
 
     /// The tokens of a plain text for a model without a template: no text becomes a control token.
-    pub fn plain(&self, text: &str) -> Vec<Token> {
+    pub fn plain(&self, text: &str) -> Result<Vec<Token>, SessionError> {
+        self.check_length(text.len())?;
         let tokens = self.tokenizer.encode(text, Special::Text);
-        self.tokenizer.bos().into_iter().chain(tokens).collect()
+        Ok(self.tokenizer.bos().into_iter().chain(tokens).collect())
+    }
+
+    /// Refuses a text that no tokens could bring into the context, before time goes into tokenizing it.
+    fn check_length(&self, bytes: usize) -> Result<(), SessionError> {
+        let context_length = self.engine.model().info().context_length;
+        if bytes > context_length.saturating_mul(self.tokenizer.max_token_bytes()) {
+            return Err(SessionError::TextTooLong {
+                bytes,
+                context_length,
+            });
+        }
+        Ok(())
     }
 
     /// Answers one request, and shows what each round adds as it comes.
@@ -328,7 +383,10 @@ impl Session {
                         return Ok(Generation {
                             tokens,
                             text,
-                            finish: outcome?,
+                            finish: outcome.map_err(|source| SessionError::Sequence {
+                                path: self.path.clone(),
+                                source,
+                            })?,
                             stats: *stats,
                         });
                     }
@@ -356,20 +414,23 @@ enum ContextLength {
 fn load(
     path: &Path,
     context: ContextLength,
+    kv_positions: Option<usize>,
     compute: &Arc<Compute>,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<Loaded, SessionError> {
     let start = Instant::now();
     let gguf = Gguf::open(path)?;
     let at = |source| load_error(path, source);
+    // First, since that a model cannot be run matters more than what is wrong with its tokenizer.
+    let config = Config::from_gguf(&gguf).map_err(at)?;
     let context = match context {
         ContextLength::Asked(context) => context,
-        ContextLength::AtMost(most) => Some(most.min(Config::from_gguf(&gguf).map_err(at)?.context_length)),
+        ContextLength::AtMost(most) => Some(most.min(config.context_length)),
     };
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).map_err(at)?);
     let options = LoadOptions {
         context,
-        ..LoadOptions::default()
+        kv_positions,
     };
     let model = CpuModel::load(&gguf, &tokenizer, compute.clone(), &options, progress).map_err(at)?;
     Ok(Loaded {

@@ -145,7 +145,7 @@ fn json_has_every_field_always() {
         check(&object["timings"]["draft"], "load_s prompt_s eval_s sample_s");
         check(
             &object["speculation"],
-            "drafter off_reason forced_acceptance rounds proposed drafted accepted discarded_by_cut acceptance_rate \
+            "drafter off_reason lossless forced_acceptance rounds proposed drafted accepted discarded_by_cut acceptance_rate \
              tokens_per_round accepted_per_position rows_histogram draft_s verify_s",
         );
         assert_eq!(object["seed"], 5);
@@ -159,6 +159,7 @@ fn json_has_every_field_always() {
     let plain = json(&mut run("-p x -n 1"));
     assert_eq!(plain["speculation"]["drafter"], "none");
     assert_eq!(plain["speculation"]["off_reason"], "no drafter was chosen");
+    assert_eq!(plain["speculation"]["lossless"], true);
     assert_eq!(plain["timings"]["decode_tps"], Value::Null);
     let biased = json(&mut run("-p x -n 1 --logit-bias 5=-inf --logit-bias 6=1.5"));
     assert_eq!(
@@ -177,6 +178,7 @@ fn wrong_usage_is_exit_code_2() {
         "-p x --raw --system y",
         "-p x --temp -1",
         "-p x -n 0",
+        "-p x -t -1",
         "-p x --json --show-draft",
         "-p x --nonsense",
     ] {
@@ -232,6 +234,18 @@ fn failures_are_one_line_and_exit_code_1() {
     let mut too_long = run("");
     too_long.args(["-p", &long]);
     check(too_long, "no room in a context of 4096");
+    let mut far_too_long = run("-c 8");
+    far_too_long.args(["-p", &long]);
+    check(far_too_long, "10000 bytes has no room in a context of 8 tokens");
+    // Everything that the model could say is banned: that is no fault of the model's.
+    let mut banned = run("-p x");
+    let vocabulary = Tokenizer::from_gguf(&Gguf::open(&files().target).unwrap())
+        .unwrap()
+        .vocab_size();
+    for token in 0..vocabulary {
+        banned.args(["--logit-bias", &format!("{token}=-inf")]);
+    }
+    check(banned, "bans every token");
 }
 
 #[test]
@@ -360,6 +374,7 @@ fn forced_acceptance_is_marked_everywhere() {
     let settings = format!("-p hen -n 30 --force-accept 1 {}", draft_args());
     let object = json(&mut run(&settings));
     assert_eq!(object["speculation"]["forced_acceptance"], 1.0);
+    assert_eq!(object["speculation"]["lossless"], false);
     assert_eq!(object["speculation"]["acceptance_rate"], 1.0);
     let (_, _, stderr) = output(&mut run(&settings));
     assert!(stderr.contains("not the model's"), "{stderr}");

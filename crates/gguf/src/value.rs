@@ -115,6 +115,24 @@ impl Array {
         }
     }
 
+    /// The elements, if they are integers and none is negative.
+    pub fn uints(&self) -> Option<Vec<u64>> {
+        fn widen<T: Copy + TryInto<u64>>(values: &[T]) -> Option<Vec<u64>> {
+            values.iter().map(|&v| v.try_into().ok()).collect()
+        }
+        match self {
+            Array::U8(v) => widen(v),
+            Array::I8(v) => widen(v),
+            Array::U16(v) => widen(v),
+            Array::I16(v) => widen(v),
+            Array::U32(v) => widen(v),
+            Array::I32(v) => widen(v),
+            Array::U64(v) => widen(v),
+            Array::I64(v) => widen(v),
+            Array::F32(_) | Array::F64(_) | Array::Bool(_) | Array::String(_) => None,
+        }
+    }
+
     /// Whether it has no elements.
     pub fn is_empty(&self) -> bool {
         self.len() == 0

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{ModelError, NodeId, SamplerSnapshot, SequenceId, Token, TokenTree};
+use crate::{LogitError, ModelError, NodeId, SamplerSnapshot, SequenceId, Token, TokenTree};
 
 /// Which hidden states of the target a drafter reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -89,6 +89,9 @@ pub enum DraftError {
     /// The draft model's pass failed.
     #[error("the draft model: {0}")]
     Model(#[from] ModelError),
+    /// Its pass gave no usable logits.
+    #[error("the draft model: {0}")]
+    Logits(#[from] LogitError),
     /// Something of the drafter's own.
     #[error("{0}")]
     Other(String),

@@ -28,7 +28,7 @@ pub mod verify;
 pub use drafter::{
     Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,
 };
-pub use sampler::{Flow, NonFiniteLogit, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot};
+pub use sampler::{Flow, LogitError, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot};
 pub use target::{
     Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Row, RowId, Scores, SequenceId,
     TargetModel, Token,

@@ -35,12 +35,18 @@ pub enum Flow {
     Stop,
 }
 
-/// A logit was NaN or +inf, or all were -inf (single ones may be: padding and bans).
+/// Why a row of logits leads to no token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the model gave a logit that is not a finite number (token {token})")]
-pub struct NonFiniteLogit {
-    /// The first such token.
-    pub token: Token,
+pub enum LogitError {
+    /// A logit was NaN or +inf, or all were -inf (single ones may be: padding).
+    #[error("the model gave a logit that is not a finite number (token {token})")]
+    NotFinite {
+        /// The first such token.
+        token: Token,
+    },
+    /// The model's logits are in order; the request's own bias leaves none of them.
+    #[error("the logit bias bans every token that the model could say")]
+    AllBanned,
 }
 
 /// A token that a drafter might propose.
@@ -129,7 +135,7 @@ impl Sampler {
     }
 
     /// The token that the target says after the tokens accepted so far. Changes no state.
-    pub fn sample(&mut self, logits: &[f32]) -> Result<Token, NonFiniteLogit> {
+    pub fn sample(&mut self, logits: &[f32]) -> Result<Token, LogitError> {
         let Self {
             params,
             key,
@@ -213,8 +219,7 @@ impl Sampler {
     }
 
     /// The `m` best surviving tokens by processed logit plus noise, best first, so that the first is what
-    /// [`sample`](Self::sample) draws from these logits. None where a logit is not a number: a bad draft
-    /// model costs speed, not the answer.
+    /// [`sample`](Self::sample) draws from these logits. Changes no state.
     ///
     /// `vocabulary`, where given, maps the index of a logit to its token, ascending: a draft head may cover
     /// a part of the vocabulary.
@@ -225,7 +230,12 @@ impl Sampler {
     /// with the gap between the winner's perturbed logit and the others': with two rivals it is the logistic
     /// function of the gap, which is the probability that the winner survives if the two models' logits
     /// differ by a logistic error of one nat. One scale at every temperature, so that one threshold serves.
-    pub fn propose(&mut self, logits: &[f32], vocabulary: Option<&[Token]>, m: usize) -> Vec<Proposal> {
+    pub fn propose(
+        &mut self,
+        logits: &[f32],
+        vocabulary: Option<&[Token]>,
+        m: usize,
+    ) -> Result<Vec<Proposal>, LogitError> {
         let Self {
             params,
             key,
@@ -239,11 +249,9 @@ impl Sampler {
             drawn,
             rivals,
         } = scratch;
-        let Ok(row) = process(params, state, logits, vocabulary, copy, recent) else {
-            return Vec::new();
-        };
+        let row = process(params, state, logits, vocabulary, copy, recent)?;
         if m == 0 {
-            return Vec::new();
+            return Ok(Vec::new());
         }
         let noise = Noise::at(*key, state.position);
         let temperature = if params.is_greedy() {
@@ -275,14 +283,11 @@ impl Sampler {
         let weight = |d: &Drawn| f64::from(math::exp((d.score - top) as f32));
         let total: f64 = rivals.iter().map(weight).sum();
         let confidence = |d| (weight(d) / total) as f32;
-        drawn
-            .iter()
-            .take(m)
-            .map(|d| Proposal {
-                token: d.token,
-                confidence: confidence(d),
-            })
-            .collect()
+        let proposals = drawn.iter().take(m).map(|d| Proposal {
+            token: d.token,
+            confidence: confidence(d),
+        });
+        Ok(proposals.collect())
     }
 }
 
@@ -326,7 +331,7 @@ fn process<'a>(
     vocabulary: Option<&'a [Token]>,
     copy: &'a mut Vec<f32>,
     recent: &mut Vec<Token>,
-) -> Result<Row<'a>, NonFiniteLogit> {
+) -> Result<Row<'a>, LogitError> {
     let vocabulary = vocabulary.map(|v| &v[..v.len().min(logits.len())]);
     let logits = vocabulary.map_or(logits, |v| &logits[..v.len()]);
     let row = Row::new(logits, vocabulary)?;
@@ -359,5 +364,5 @@ fn process<'a>(
             x - params.presence_penalty - params.frequency_penalty * count as f32
         });
     }
-    Row::new(copy, vocabulary)
+    Row::new(copy, vocabulary).map_err(|_| LogitError::AllBanned)
 }

@@ -9,7 +9,7 @@
 //! Not here: which ends there are; the caller's `cut` knows them.
 
 use crate::noise::Noise;
-use crate::{Flow, NodeId, NonFiniteLogit, Sampler, Token, TokenTree};
+use crate::{Flow, LogitError, NodeId, Sampler, Token, TokenTree};
 
 /// The outcome of one round for one sequence.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -36,7 +36,7 @@ pub fn verify<'a>(
     sampler: &mut Sampler,
     logits: impl Fn(Option<NodeId>) -> &'a [f32],
     cut: impl FnMut(Token) -> Flow,
-) -> Result<Verdict, NonFiniteLogit> {
+) -> Result<Verdict, LogitError> {
     let draw = |sampler: &mut Sampler, at| {
         let token = sampler.sample(logits(at))?;
         Ok((token, tree.child(at, token)))
@@ -71,7 +71,7 @@ pub fn verify_forced<'a>(
     logits: impl Fn(Option<NodeId>) -> &'a [f32],
     cut: impl FnMut(Token) -> Flow,
     forced: ForcedAcceptance,
-) -> Result<Verdict, NonFiniteLogit> {
+) -> Result<Verdict, LogitError> {
     let draw = |sampler: &mut Sampler, at| {
         let own = sampler.sample(logits(at))?;
         let first = tree
@@ -88,9 +88,9 @@ pub fn verify_forced<'a>(
 /// Walks on while `draw` names the node that holds its token.
 fn walk(
     sampler: &mut Sampler,
-    draw: impl Fn(&mut Sampler, Option<NodeId>) -> Result<(Token, Option<NodeId>), NonFiniteLogit>,
+    draw: impl Fn(&mut Sampler, Option<NodeId>) -> Result<(Token, Option<NodeId>), LogitError>,
     mut cut: impl FnMut(Token) -> Flow,
-) -> Result<Verdict, NonFiniteLogit> {
+) -> Result<Verdict, LogitError> {
     let mut verdict = Verdict::default();
     let mut at = None;
     loop {
@@ -119,7 +119,7 @@ fn walk(
 /// How many nodes below `node` the target agrees with. Leaves the sampler as it was.
 fn agreement(
     sampler: &mut Sampler,
-    draw: impl Fn(&mut Sampler, Option<NodeId>) -> Result<(Token, Option<NodeId>), NonFiniteLogit>,
+    draw: impl Fn(&mut Sampler, Option<NodeId>) -> Result<(Token, Option<NodeId>), LogitError>,
     mut node: NodeId,
 ) -> usize {
     let mut depth = 0;
@@ -176,7 +176,7 @@ mod tests {
     fn check(
         tree: &TokenTree,
         says: &[Option<Token>],
-        expected: Result<(&[Token], &[NodeId], usize), NonFiniteLogit>,
+        expected: Result<(&[Token], &[NodeId], usize), LogitError>,
     ) {
         let rows = rows(says);
         let params = SamplerParams {
@@ -280,7 +280,11 @@ mod tests {
 
     #[test]
     fn a_row_that_is_no_number_fails_only_as_a_root() {
-        check(&chain(&[10]), &[None, Some(3)], Err(NonFiniteLogit { token: 0 }));
+        check(
+            &chain(&[10]),
+            &[None, Some(3)],
+            Err(LogitError::NotFinite { token: 0 }),
+        );
         check(&chain(&[10, 11]), &[Some(10), None, None], Ok((&[10], &[], 0)));
         check(
             &chain(&[10, 11]),

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain};
 use foretoken_spec::{
-    Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Source,
-    Token, TokenTree,
+    Budget, Committed, DraftError, Drafter, LogitError, ModelError, Request, Sampler, SamplerParams,
+    SequenceId, Source, Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -39,7 +39,7 @@ struct Ask {
     budget: Budget,
     position_limit: usize,
     deadline: Option<Instant>,
-    temperature: f32,
+    params: SamplerParams,
 }
 
 impl Ask {
@@ -51,7 +51,7 @@ impl Ask {
             budget: budget(length),
             position_limit: 1000,
             deadline: None,
-            temperature: 0.0,
+            params: params(0.0),
         }
     }
 }
@@ -60,7 +60,7 @@ impl Ask {
 fn draft_all(drafter: &mut dyn Drafter, asks: &[Ask]) -> (Result<(), DraftError>, Vec<TokenTree>) {
     let snapshots: Vec<_> = asks
         .iter()
-        .map(|ask| Sampler::new(params(ask.temperature), 5, &ask.tokens).snapshot())
+        .map(|ask| Sampler::new(ask.params.clone(), 5, &ask.tokens).snapshot())
         .collect();
     let mut trees = vec![TokenTree::default(); asks.len()];
     let mut requests: Vec<_> = asks
@@ -154,7 +154,7 @@ fn the_draft_ends_before_the_token_that_it_is_not_sure_of() {
     });
     for temperature in [0.0, 0.3] {
         let mut ask = Ask::new(&[3], 8);
-        ask.temperature = temperature;
+        ask.params = params(temperature);
         assert!(draft(&mut ModelDrafter::new(torn.clone(), 10), &ask).len() == 8);
         ask.budget.min_confidence = 0.8;
         let drafted = draft(&mut ModelDrafter::new(torn.clone(), 10), &ask);
@@ -290,7 +290,7 @@ fn sequences_share_passes_and_nothing_else() {
     let asks: Vec<Ask> = (0..4u32)
         .map(|i| Ask {
             sequence: SequenceId(u64::from(i)),
-            temperature: 0.5 * i as f32,
+            params: params(0.5 * i as f32),
             ..Ask::new(&(i..4 * i + 2).collect::<Vec<_>>(), 3 + i as usize)
         })
         .collect();
@@ -488,12 +488,29 @@ fn a_sequence_without_room_does_not_stop_the_others() {
 }
 
 #[test]
-fn a_draft_model_that_says_nonsense_proposes_nothing() {
-    let nonsense = ScriptedModel::new(10, |_, logits| logits.fill(f32::NAN));
+fn a_draft_model_that_says_nonsense_is_an_error() {
+    let nonsense = ScriptedModel::new(10, |path, logits| {
+        logits.fill(0.0);
+        logits[5] = if path.len() > 2 { f32::NAN } else { 1.0 };
+    });
     let mut drafter = ModelDrafter::new(nonsense, 10);
-    for _ in 0..3 {
-        assert_eq!(draft(&mut drafter, &Ask::new(&[1, 2], 4)), []);
-    }
+    let (outcome, _) = draft_all(&mut drafter, &[Ask::new(&[1, 2], 4)]);
+    assert_eq!(outcome, Err(LogitError::NotFinite { token: 5 }.into()));
+}
+
+#[test]
+fn a_draft_vocabulary_that_a_request_bans_is_no_error() {
+    let model = ScriptedModel::new(2, |_, logits| logits.fill(1.0));
+    let mut drafter = ModelDrafter::new(model, 10).with_vocabulary(vec![3, 7]).unwrap();
+    let banned = SamplerParams {
+        logit_bias: vec![(3, f32::NEG_INFINITY), (7, f32::NEG_INFINITY)],
+        ..SamplerParams::default()
+    };
+    let ask = Ask {
+        params: banned,
+        ..Ask::new(&[1], 4)
+    };
+    assert_eq!(draft(&mut drafter, &ask), []);
 }
 
 #[test]

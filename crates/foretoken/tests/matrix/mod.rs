@@ -308,7 +308,7 @@ fn cases(plan: &Plan, session: &Session) -> Vec<Case> {
     let mut prompts: Vec<(Vec<Token>, bool)> = plan
         .prompts
         .iter()
-        .map(|text| (session.raw(text), false))
+        .map(|text| (session.raw(text).expect("prompts fit"), false))
         .collect();
     if plan.long_prompt > 0 {
         let all = tokenizer.encode(&plan.prompts.join("\n"), Special::Parse);
@@ -359,7 +359,7 @@ fn answers(
                 }
                 Event::Finished { id, outcome, stats } => {
                     let at = ids.iter().position(|&i| i == id).expect("no other requests");
-                    outcome?;
+                    outcome.expect("the models are in order");
                     answers[at].stats = *stats;
                 }
                 Event::DraftingOff { reason, .. } => panic!("a drafter gave up: {reason}"),

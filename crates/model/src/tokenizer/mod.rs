@@ -228,6 +228,13 @@ impl Tokenizer {
         self.vocab.len()
     }
 
+    /// The most bytes of text that one token can stand for.
+    pub fn max_token_bytes(&self) -> usize {
+        // An unknown token may stand for any character.
+        let pieces = self.vocab.iter().map(|(_, piece, _)| piece.len());
+        pieces.fold(char::MAX.len_utf8(), usize::max)
+    }
+
     /// Entries that only pad the vocabulary: no text holds them, and no model should say them.
     pub fn padding(&self) -> impl Iterator<Item = Token> + '_ {
         (0..self.vocab.len() as Token).filter(|&token| self.vocab.kind(token) == Kind::Unused)

@@ -22,8 +22,8 @@ use std::time::Instant;
 
 use crate::drafter::DraftTimes;
 use crate::{
-    Batch, Budget, Cancel, DraftError, Drafter, ModelError, ModelInfo, Node, NodeId, Output, Proposal,
-    Request, Row, RowId, Sampler, Scores, SequenceId, Source, TargetModel, Token, TokenTree,
+    Batch, Budget, Cancel, DraftError, Drafter, LogitError, ModelError, ModelInfo, Node, NodeId, Output,
+    Proposal, Request, Row, RowId, Sampler, Scores, SequenceId, Source, TargetModel, Token, TokenTree,
 };
 
 /// Most rows of one sequence's prompt in one pass, unless set.
@@ -244,7 +244,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
 
     /// Evaluates what is pending of each job, as far as one pass goes, and takes what it leads to.
     /// `Ok(false)` when nothing is left to do.
-    fn step(&mut self, jobs: &mut [Job<'_, '_>]) -> Result<bool, ModelError> {
+    fn step(&mut self, jobs: &mut [Job<'_, '_>]) -> Result<bool, DraftError> {
         let mut prompt_rows = 0;
         let now = Instant::now();
         self.batch.clear();
@@ -300,11 +300,12 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
                 Some(_) => logits,
                 None => &logits[..logits.len().min(self.target_vocab_size)],
             };
-            let sampler = job.sequence.sampler.as_mut();
-            let proposals = sampler.map(|s| s.propose(logits, self.vocabulary.as_deref(), 1));
-            match proposals.unwrap_or_default().first() {
-                Some(&proposal) => job.take(proposal, self.model.info()),
-                None => job.done = true,
+            let sampler = job.sequence.sampler.as_mut().expect("prepared");
+            match sampler.propose(logits, self.vocabulary.as_deref(), 1) {
+                Ok(proposals) => job.take(proposals[0], self.model.info()),
+                // Of the draft vocabulary, that is: the target may go on with the rest.
+                Err(LogitError::AllBanned) => job.done = true,
+                Err(error @ LogitError::NotFinite { .. }) => return Err(error.into()),
             }
         }
         self.times.sample += evaluated.elapsed();
@@ -381,7 +382,7 @@ impl<M: TargetModel + Send> Drafter for ModelDrafter<M> {
             match self.step(&mut jobs) {
                 Ok(true) => {}
                 Ok(false) => break Ok(()),
-                Err(error) => break Err(error.into()),
+                Err(error) => break Err(error),
             }
         };
         for job in jobs {

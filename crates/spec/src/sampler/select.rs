@@ -5,7 +5,7 @@
 //! order, so that all of them together do too. Not here: penalties and history.
 
 use crate::noise::{self, Noise};
-use crate::{NonFiniteLogit, SamplerParams, Token, math};
+use crate::{LogitError, SamplerParams, Token, math};
 
 /// Logits are scanned in blocks, whose maximum compilers compute with vectors.
 const BLOCK: usize = 16;
@@ -67,7 +67,7 @@ pub(super) struct Row<'a> {
 
 impl<'a> Row<'a> {
     /// Checks the logits and finds the greatest.
-    pub(super) fn new(logits: &'a [f32], vocabulary: Option<&'a [Token]>) -> Result<Self, NonFiniteLogit> {
+    pub(super) fn new(logits: &'a [f32], vocabulary: Option<&'a [Token]>) -> Result<Self, LogitError> {
         let mut lanes = [f32::NEG_INFINITY; BLOCK];
         let mut finite = true;
         let mut blocks = logits.chunks_exact(BLOCK);
@@ -93,7 +93,7 @@ impl<'a> Row<'a> {
             .iter()
             .position(|x| x.is_nan() || *x == f32::INFINITY)
             .unwrap_or(0) as Token;
-        Err(NonFiniteLogit { token })
+        Err(LogitError::NotFinite { token })
     }
 
     /// The token of a logit.
@@ -434,7 +434,7 @@ mod tests {
         );
     }
 
-    fn greatest(logits: &[f32]) -> Result<f32, NonFiniteLogit> {
+    fn greatest(logits: &[f32]) -> Result<f32, LogitError> {
         Row::new(logits, None).map(|row| row.greatest)
     }
 
@@ -443,7 +443,10 @@ mod tests {
         let check = |length: usize, at: usize, value: f32| {
             let mut logits = vec![0.5; length];
             logits[at] = value;
-            assert_eq!(greatest(&logits), Err(NonFiniteLogit { token: at as Token }));
+            assert_eq!(
+                greatest(&logits),
+                Err(LogitError::NotFinite { token: at as Token })
+            );
         };
         for at in [0, 1, 15, 16, 31, 32, 36] {
             check(37, at, f32::NAN);
@@ -452,9 +455,9 @@ mod tests {
         }
         assert_eq!(
             greatest(&[f32::NEG_INFINITY; 20]),
-            Err(NonFiniteLogit { token: 0 })
+            Err(LogitError::NotFinite { token: 0 })
         );
-        assert_eq!(greatest(&[]), Err(NonFiniteLogit { token: 0 }));
+        assert_eq!(greatest(&[]), Err(LogitError::NotFinite { token: 0 }));
         assert_eq!(greatest(&[f32::NEG_INFINITY, -3.0]), Ok(-3.0));
     }
 }

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::testing::{Counters, ScriptedModel};
 use crate::{
-    Batch, Budget, Cancel, Committed, Drafter, Flow, ModelError, NonFiniteLogit, Output, Request, Row, RowId,
+    Batch, Budget, Cancel, Committed, Drafter, Flow, LogitError, ModelError, Output, Request, Row, RowId,
     Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token, TokenTree, verify,
 };
 
@@ -18,7 +18,7 @@ pub struct Run {
     /// Rounds in which the drafter failed and its tree was thrown away.
     pub draft_errors: u64,
     /// The logit that ended the run, if one did.
-    pub fault: Option<NonFiniteLogit>,
+    pub fault: Option<LogitError>,
 }
 
 /// What to decode.

@@ -1,8 +1,6 @@
 //! The command line, run as its users run it: over a tiny model of random weights, whose text is noise but
 //! which has all that a real one has, and over SmolLM2 where it is there.
 
-mod models;
-
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,6 +9,7 @@ use std::sync::OnceLock;
 
 use foretoken::Tokenizer;
 use foretoken::gguf::Gguf;
+use foretoken::gguf::testing::real_model;
 use foretoken::model::testing::TinyModel;
 use serde_json::Value;
 
@@ -475,7 +474,7 @@ fn inspect_shows_what_a_file_holds() {
 
 #[test]
 fn inspect_knows_files_that_cannot_be_run() {
-    let Some(gemma) = models::find("gemma-3-270m-q4_k_m.gguf") else {
+    let Some(gemma) = real_model("gemma-3-270m-q4_k_m.gguf") else {
         return;
     };
     let path = gemma.to_str().unwrap();
@@ -489,7 +488,7 @@ fn inspect_knows_files_that_cannot_be_run() {
 
 #[test]
 fn smollm2_answers_the_same_with_drafts() {
-    let Some(model) = models::find("smollm2-135m-instruct-q4_1.gguf") else {
+    let Some(model) = real_model("smollm2-135m-instruct-q4_1.gguf") else {
         return;
     };
     let path = model.to_str().unwrap();

@@ -2,8 +2,8 @@
 //! name compares, in less than a minute and a half. Left out, loudly, where the model is not there.
 
 mod matrix;
-mod models;
 
+use foretoken::gguf::testing::real_model;
 use matrix::{Drafts, Plan, Row, run};
 
 const PROMPTS: [&str; 2] = [
@@ -28,7 +28,7 @@ fn check(plan: &Plan) -> Vec<Row> {
 
 #[test]
 fn smollm2_says_the_same_with_every_drafter() {
-    let Some(model) = models::find("smollm2-135m-instruct-q4_1.gguf") else {
+    let Some(model) = real_model("smollm2-135m-instruct-q4_1.gguf") else {
         return;
     };
     let plan = Plan {
@@ -64,7 +64,7 @@ fn smollm2_says_the_same_with_every_drafter() {
 
 #[test]
 fn smollm2_says_the_same_after_a_long_prompt() {
-    let Some(model) = models::find("smollm2-135m-instruct-q4_1.gguf") else {
+    let Some(model) = real_model("smollm2-135m-instruct-q4_1.gguf") else {
         return;
     };
     check(&Plan {

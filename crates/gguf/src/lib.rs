@@ -25,6 +25,8 @@ mod error;
 mod file;
 mod header;
 mod mmap;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod types;
 mod value;
 mod writer;

@@ -1,30 +1,13 @@
 //! The real models, where they are.
+use foretoken_gguf::testing::real_model;
 use foretoken_gguf::{Array, Gguf, parse_header};
-use std::io::{Read, Write};
-use std::path::{Path, PathBuf};
-
-fn models_dir() -> PathBuf {
-    match std::env::var_os("FORETOKEN_MODELS").filter(|dir| !dir.is_empty()) {
-        Some(dir) => dir.into(),
-        None => std::env::home_dir()
-            .unwrap_or_default()
-            .join(".cache/foretoken/models"),
-    }
-}
+use std::io::Read;
+use std::path::Path;
 
 /// Opens a model and compares what it holds; says so if it is not there.
 #[track_caller]
 fn check(file: &str, architecture: &str, vocabulary: usize, tensors: usize, data_bytes: u64) {
-    let path = models_dir().join(file);
-    if !path.exists() {
-        // Not eprintln, which the test harness swallows when a test passes.
-        let _ = writeln!(
-            std::io::stderr(),
-            "LEFT OUT: {} is not here; `cargo xtask models --all` fetches it",
-            path.display()
-        );
-        return;
-    }
+    let Some(path) = real_model(file) else { return };
     let gguf = Gguf::open(&path).unwrap();
     assert_eq!(gguf.require_string("general.architecture").unwrap(), architecture);
     let Some(Array::String(tokens)) = gguf.array("tokenizer.ggml.tokens").unwrap() else {

@@ -1,9 +1,8 @@
 //! Prompts of real files' chat templates. The golden tokens are llama.cpp's, of what Python's Jinja writes.
 
 use foretoken_gguf::Gguf;
+use foretoken_gguf::testing::real_model;
 use foretoken_model::{ChatTemplate, Message, Tokenizer};
-use std::io::Write;
-use std::path::PathBuf;
 
 #[derive(serde::Deserialize)]
 struct Golden {
@@ -25,17 +24,7 @@ struct Turn {
 
 /// A model file, or none, loudly, if it is not here.
 fn open(file: &str) -> Option<Gguf> {
-    let directory = std::env::var_os("FORETOKEN_MODELS")
-        .filter(|directory| !directory.is_empty())
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/foretoken/models")));
-    let path = directory.unwrap_or_default().join(file);
-    if !path.exists() {
-        // Not eprintln, which the test harness swallows when a test passes.
-        let _ = writeln!(std::io::stderr(), "LEFT OUT: {} is not here", path.display());
-        return None;
-    }
-    Some(Gguf::open(&path).unwrap())
+    Some(Gguf::open(real_model(file)?).unwrap())
 }
 
 #[test]

@@ -5,10 +5,9 @@
 //! `golden/tokenizer.py` makes them.
 
 use foretoken_gguf::Gguf;
+use foretoken_gguf::testing::real_model;
 use foretoken_model::{Special, Tokenizer};
 use std::collections::BTreeMap;
-use std::io::Write;
-use std::path::PathBuf;
 
 #[derive(serde::Deserialize)]
 struct Golden {
@@ -31,17 +30,7 @@ fn texts() -> Vec<String> {
 
 /// The tokenizer of a model file, or none, loudly, if the file is not here.
 fn load(file: &str) -> Option<Tokenizer> {
-    let directory = std::env::var_os("FORETOKEN_MODELS")
-        .filter(|directory| !directory.is_empty())
-        .map(PathBuf::from)
-        .or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache/foretoken/models")));
-    let path = directory.unwrap_or_default().join(file);
-    if !path.exists() {
-        // Not eprintln, which the test harness swallows when a test passes.
-        let _ = writeln!(std::io::stderr(), "LEFT OUT: {} is not here", path.display());
-        return None;
-    }
-    Some(Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap())
+    Some(Tokenizer::from_gguf(&Gguf::open(real_model(file)?).unwrap()).unwrap())
 }
 
 fn each_model(check: impl Fn(&Golden, &str, &Tokenizer)) {

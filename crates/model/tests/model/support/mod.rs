@@ -4,33 +4,14 @@ pub mod dequantize;
 pub mod slow;
 
 use foretoken_gguf::Gguf;
+pub use foretoken_gguf::testing::real_model;
 use foretoken_kernels::Compute;
 use foretoken_model::testing::TinyModel;
 use foretoken_model::{CpuModel, LoadOptions, Tokenizer};
 use foretoken_spec::{Batch, Cancel, Output, Row, RowId, Scores, SequenceId, TargetModel, Token};
-use std::path::PathBuf;
 use std::sync::Arc;
 
 pub const SMOLLM2: &str = "smollm2-135m-instruct-q4_1.gguf";
-
-/// A real model's file; says loudly what is left out without it.
-pub fn real_model(name: &str) -> Option<PathBuf> {
-    let folder = std::env::var_os("FORETOKEN_MODELS")
-        .map(PathBuf::from)
-        .or_else(|| {
-            std::env::var_os("HOME").map(|home| PathBuf::from(home).join(".cache/foretoken/models"))
-        })?;
-    let path = folder.join(name);
-    if path.is_file() {
-        return Some(path);
-    }
-    let test = std::thread::current().name().unwrap_or("a test").to_owned();
-    eprintln!(
-        "LEFT OUT: {test} without {} (set FORETOKEN_MODELS)",
-        path.display()
-    );
-    None
-}
 
 pub fn load_file(path: impl AsRef<std::path::Path>, threads: usize, options: &LoadOptions) -> CpuModel {
     let gguf = Gguf::open(path).expect("a well-formed file");

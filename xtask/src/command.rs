@@ -1,6 +1,6 @@
 //! Other programs, run so that a failure says which one and why.
-use anyhow::{Context, Result, bail};
-use std::path::Path;
+use anyhow::{Context, Result, bail, ensure};
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 /// Cargo as it runs us, in the project's root.
@@ -15,6 +15,17 @@ pub fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
         .parent()
         .expect("xtask lies in the project's root")
+}
+
+/// The command line that `cargo build --release` has left.
+pub fn foretoken() -> Result<PathBuf> {
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = root().join(target.unwrap_or_else(|| "target".into()));
+    let path = target
+        .join("release")
+        .join(format!("foretoken{}", std::env::consts::EXE_SUFFIX));
+    ensure!(path.exists(), "the build left no {}", path.display());
+    Ok(path)
 }
 
 /// Runs to the end; the program writes where we write.

@@ -5,7 +5,6 @@ use crate::{command, models};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::io::IsTerminal;
-use std::path::PathBuf;
 use std::process::{Command, Stdio};
 
 /// Text that the answer repeats in good part: what prompt lookup lives on.
@@ -166,7 +165,7 @@ impl Scene {
     }
 
     fn command(&self, dir: &std::path::Path, speculative: bool) -> Result<Command> {
-        let mut command = Command::new(executable()?);
+        let mut command = Command::new(command::foretoken()?);
         command.arg("run").arg("-m").arg(self.target.path(dir));
         command.args(["-p", self.prompt, "-n", &self.tokens.to_string(), "--temp", "0"]);
         if speculative {
@@ -250,16 +249,6 @@ impl Run {
         }
         text
     }
-}
-
-fn executable() -> Result<PathBuf> {
-    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = command::root().join(target.unwrap_or_else(|| "target".into()));
-    let path = target
-        .join("release")
-        .join(format!("foretoken{}", std::env::consts::EXE_SUFFIX));
-    ensure!(path.exists(), "the build left no {}", path.display());
-    Ok(path)
 }
 
 /// Indents by two and breaks lines of prose between words; code, whose lines are short, stays as it is.

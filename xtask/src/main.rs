@@ -1,4 +1,4 @@
-//! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`.
+//! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`, `peers`.
 //!
 //! Not here: anything that the engine itself needs.
 #![forbid(unsafe_code)]
@@ -6,6 +6,7 @@
 mod command;
 mod demo;
 mod models;
+mod peers;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -46,6 +47,15 @@ enum Task {
         #[arg(long, conflicts_with_all = ["names", "all"])]
         list: bool,
     },
+    /// Measure foretoken beside llama.cpp (from the Python package index) and write the table in docs/performance.md
+    Peers {
+        /// Rounds; each takes about two minutes
+        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+        rounds: u32,
+        /// Threads of both
+        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+        threads: u32,
+    },
     /// Fetch the models and run every test, those on real models included
     Test {
         /// With SmolLM2 alone (98 MB instead of 2 GB)
@@ -61,6 +71,7 @@ fn main() -> ExitCode {
         Task::Models { all: true, .. } => models::fetch(models::MODELS),
         Task::Models { names, .. } if names.is_empty() => models::fetch([&models::SMOLLM2]),
         Task::Models { names, .. } => models::fetch(names.iter().flat_map(|name| name.models())),
+        Task::Peers { rounds, threads } => peers::run(rounds, threads),
         Task::Test { quick } => test::run(quick),
     };
     match result {

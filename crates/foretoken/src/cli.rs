@@ -23,6 +23,65 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Show what a model file holds
     Inspect(InspectArgs),
+    /// Measure what this machine and a model on it can do
+    Bench(BenchArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct BenchArgs {
+    #[command(subcommand)]
+    pub command: BenchCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum BenchCommand {
+    /// Time a pass over n rows: what speculation has to pay for
+    Cost(CostArgs),
+    /// Measure the two ceilings of the machine: bytes read and int8 multiply-adds a second
+    Machine(MachineArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct CostArgs {
+    /// The model (GGUF)
+    #[arg(short, long, value_name = "MODEL.gguf")]
+    pub model: PathBuf,
+    /// Threads [default: all that the system offers]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Numbers of rows
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2,3,4,5,6,7,8,10,12,16",
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub rows: Vec<u32>,
+    /// Positions that the rows follow
+    #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0",
+          value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
+    pub context: Vec<u32>,
+    /// Compute logits for the last row alone, as for a prompt; verification needs them for all
+    #[arg(long)]
+    pub last_row_only: bool,
+    /// Measurements of each figure
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Draw T(n) and its floor
+    #[arg(long, value_name = "FILE.svg")]
+    pub plot: Option<PathBuf>,
+}
+
+#[derive(Debug, Args)]
+pub struct MachineArgs {
+    /// Threads [default: all that the system offers]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    pub threads: Option<u32>,
+    /// Measurements of each figure
+    #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    pub repeat: u32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -344,7 +403,7 @@ mod tests {
             .map_err(|e| e.to_string())
             .and_then(|cli| match cli.command {
                 Command::Run(run) => run.check().map_err(|(_, message)| message),
-                Command::Inspect(_) => unreachable!("the words say run"),
+                _ => unreachable!("the words say run"),
             });
         assert_eq!(parsed.is_ok(), ok, "{args}: {parsed:?}");
     }

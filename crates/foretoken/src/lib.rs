@@ -30,5 +30,6 @@ pub use foretoken_engine::{DraftPolicy, Engine, FinishReason, Fragment, Generati
 pub use foretoken_model::{ChatTemplate, CpuModel, Message, Special, Tokenizer};
 pub use foretoken_spec::{Cancel, Sampler, SamplerParams, Token};
 pub use session::{
-    Drafting, Generation, LoadReport, Loading, Session, SessionError, SessionOptions, TokenText,
+    Drafting, Generation, LoadReport, LoadedModel, Loading, Session, SessionError, SessionOptions, TokenText,
+    available_threads, load_model,
 };

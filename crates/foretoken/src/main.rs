@@ -4,6 +4,7 @@
 //! 2 wrong usage, 130 interrupted before there was an answer.
 #![forbid(unsafe_code)]
 
+mod bench;
 mod cli;
 mod inspect;
 mod report;
@@ -17,6 +18,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let done = match Cli::from_process().command {
         Command::Run(args) => run::run(&args),
+        Command::Bench(args) => bench::bench(&args.command),
         Command::Inspect(args) => inspect::inspect(&args),
     };
     match done {

@@ -171,11 +171,16 @@ impl TokenBytes for TokenText {
 }
 
 /// A model file, opened, with its tokenizer and weights.
-struct Loaded {
-    model: CpuModel,
-    tokenizer: Arc<Tokenizer>,
-    gguf: Gguf,
-    time: Duration,
+#[derive(Debug)]
+pub struct LoadedModel {
+    /// The model.
+    pub model: CpuModel,
+    /// Its tokenizer.
+    pub tokenizer: Arc<Tokenizer>,
+    /// The file.
+    pub gguf: Gguf,
+    /// What loading took.
+    pub time: Duration,
 }
 
 /// A target model, perhaps a draft model, and their tokenizer.
@@ -204,20 +209,15 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let threads = options.threads.unwrap_or_else(available_threads);
         let compute = Arc::new(Compute::new(threads));
-        let load = |path: &Path, context, part, progress: &mut dyn FnMut(Loading, u64, u64)| {
-            load(
-                path,
-                context,
-                options.kv_positions,
-                &compute,
-                &mut |done, total| progress(part, done, total),
-            )
-        };
-        let target = load(
+        let kv_positions = options.kv_positions;
+        let target = load_model(
             &options.model,
-            ContextLength::Asked(options.context),
-            Loading::Target,
-            progress,
+            &compute,
+            &mut |done, total| progress(Loading::Target, done, total),
+            |_| LoadOptions {
+                context: options.context,
+                kv_positions,
+            },
         )?;
         let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
         let mut draft_cancel = None;
@@ -236,8 +236,17 @@ impl Session {
                 Some(Box::new(LookupDrafter::new(params)))
             }
             Drafting::Model(path) => {
-                let context = ContextLength::AtMost(target.model.info().context_length);
-                let draft = load(path, context, Loading::Draft, progress)?;
+                let most = target.model.info().context_length;
+                let draft = load_model(
+                    path,
+                    &compute,
+                    &mut |done, total| progress(Loading::Draft, done, total),
+                    // With less context than the target it drafts from a window.
+                    |config| LoadOptions {
+                        context: Some(most.min(config.context_length)),
+                        kv_positions,
+                    },
+                )?;
                 target
                     .tokenizer
                     .check_draft(&draft.tokenizer)
@@ -402,38 +411,25 @@ pub fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// The context to load a model with.
-#[derive(Clone, Copy)]
-enum ContextLength {
-    /// What was asked for, or the model's default: an error if it cannot be had.
-    Asked(Option<usize>),
-    /// So much, or what there is: a draft model with less drafts from a window.
-    AtMost(usize),
-}
-
-fn load(
+/// Loads a model file. `options` sees what the file says of the model; `progress(done, total)` is told bytes
+/// of tensor data.
+///
+/// # Errors
+/// What cannot be read, is not supported, or does not fit; each names the file.
+pub fn load_model(
     path: &Path,
-    context: ContextLength,
-    kv_positions: Option<usize>,
     compute: &Arc<Compute>,
     progress: &mut dyn FnMut(u64, u64),
-) -> Result<Loaded, SessionError> {
+    options: impl FnOnce(&Config) -> LoadOptions,
+) -> Result<LoadedModel, SessionError> {
     let start = Instant::now();
     let gguf = Gguf::open(path)?;
     let at = |source| load_error(path, source);
     // First, since that a model cannot be run matters more than what is wrong with its tokenizer.
-    let config = Config::from_gguf(&gguf).map_err(at)?;
-    let context = match context {
-        ContextLength::Asked(context) => context,
-        ContextLength::AtMost(most) => Some(most.min(config.context_length)),
-    };
+    let options = options(&Config::from_gguf(&gguf).map_err(at)?);
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).map_err(at)?);
-    let options = LoadOptions {
-        context,
-        kv_positions,
-    };
     let model = CpuModel::load(&gguf, &tokenizer, compute.clone(), &options, progress).map_err(at)?;
-    Ok(Loaded {
+    Ok(LoadedModel {
         model,
         tokenizer,
         gguf,

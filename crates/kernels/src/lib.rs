@@ -9,6 +9,7 @@
 mod activation;
 pub mod attention;
 mod block;
+pub mod ceilings;
 mod compute;
 mod format;
 mod kernels;

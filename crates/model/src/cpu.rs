@@ -3,7 +3,7 @@
 //! Not here: the arithmetic ([`crate::pass`]), the cache's bookkeeping ([`crate::kv`]).
 use crate::kv::KvCache;
 use crate::pass::{Pass, Workspace};
-use crate::weights::Weights;
+use crate::weights::{PassCost, Weights};
 use crate::{Config, LoadError, Tokenizer};
 use foretoken_gguf::Gguf;
 use foretoken_kernels::Compute;
@@ -94,9 +94,9 @@ impl CpuModel {
         &self.config
     }
 
-    /// Bytes of weights that one pass reads.
-    pub fn bytes_per_pass(&self) -> u64 {
-        self.weights.bytes_per_pass()
+    /// What a pass has to read and to compute.
+    pub fn cost(&self) -> PassCost {
+        self.weights.cost(&self.config)
     }
 
     /// Free pages of the cache.

@@ -20,3 +20,4 @@ pub use config::{Architecture, Config};
 pub use cpu::{CpuModel, LoadOptions};
 pub use error::LoadError;
 pub use tokenizer::{Special, Tokenizer};
+pub use weights::PassCost;

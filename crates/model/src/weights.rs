@@ -124,34 +124,55 @@ impl Weights {
         self.head.as_ref().unwrap_or(&self.embedding)
     }
 
-    /// Bytes of matrices that a pass reads from end to end; of the embedding it looks up single rows.
-    pub fn bytes_per_pass(&self) -> u64 {
-        let layers = self.layers.iter().flat_map(|layer| {
-            let Layer {
-                query,
-                key,
-                value,
-                output,
-                gate,
-                up,
-                down,
-                ..
-            } = layer;
-            [
-                &query.matrix,
-                &key.matrix,
-                &value.matrix,
-                &output.matrix,
-                gate,
-                up,
-                down,
-            ]
-        });
-        layers
-            .chain([self.head()])
-            .map(|matrix| matrix.packed_bytes() as u64)
-            .sum()
+    /// What a pass costs.
+    pub fn cost(&self, config: &Config) -> PassCost {
+        let bytes = |matrix: &Matrix| matrix.packed_bytes() as u64;
+        let multiply_adds = |matrix: &Matrix| (matrix.rows() * matrix.cols()) as u64;
+        let layers = || self.layers.iter().flat_map(Layer::matrices);
+        PassCost {
+            weight_bytes: layers().chain([self.head()]).map(bytes).sum(),
+            row_multiply_adds: layers().map(multiply_adds).sum(),
+            head_multiply_adds: multiply_adds(self.head()),
+            kv_bytes_per_position: (config.layers * 2 * config.kv_size() * size_of::<u16>()) as u64,
+        }
     }
+}
+
+impl Layer {
+    fn matrices(&self) -> [&Matrix; 7] {
+        let Self {
+            query,
+            key,
+            value,
+            output,
+            gate,
+            up,
+            down,
+            ..
+        } = self;
+        [
+            &query.matrix,
+            &key.matrix,
+            &value.matrix,
+            &output.matrix,
+            gate,
+            up,
+            down,
+        ]
+    }
+}
+
+/// What a pass has to read and to compute.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PassCost {
+    /// Bytes of all matrices, each read once; of the embedding only rows are looked up.
+    pub weight_bytes: u64,
+    /// Multiply-adds with weights that each row takes, without the head.
+    pub row_multiply_adds: u64,
+    /// Multiply-adds of the head, for each row with logits.
+    pub head_multiply_adds: u64,
+    /// Bytes of keys and values of one position, over all layers.
+    pub kv_bytes_per_position: u64,
 }
 
 struct Loader<'a> {

@@ -348,5 +348,5 @@ fn progress_is_told_in_bytes() {
     let total: u64 = gguf.tensors().iter().map(|tensor| tensor.len).sum();
     assert!(told.is_sorted() && told.iter().all(|&(_, all)| all == total));
     assert_eq!(told.last(), Some(&(total, total)));
-    assert!(model.bytes_per_pass() > 0);
+    assert!(model.cost().weight_bytes > 0);
 }

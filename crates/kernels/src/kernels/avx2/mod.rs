@@ -7,6 +7,7 @@ mod quantized;
 mod signed;
 
 pub(crate) mod activation;
+pub(crate) mod ceiling;
 
 use super::TileKernel;
 use crate::activation::MAX_SWEEP;

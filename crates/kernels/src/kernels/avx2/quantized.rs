@@ -281,7 +281,7 @@ fn shift_right(v: __m256i, by: i32) -> __m256i {
 /// more products alive at a time than there are registers.
 #[inline]
 #[target_feature(enable = "avx2")]
-fn multiply_add(mut sums: __m256i, weights: __m256i, activations: __m256i) -> __m256i {
+pub(super) fn multiply_add(mut sums: __m256i, weights: __m256i, activations: __m256i) -> __m256i {
     // SAFETY: two AVX2 instructions on registers.
     unsafe {
         std::arch::asm!(

@@ -19,11 +19,16 @@ pub fn root() -> &'static Path {
 
 /// The command line that `cargo build --release` has left.
 pub fn foretoken() -> Result<PathBuf> {
+    release("foretoken")
+}
+
+/// A program that `cargo build --release` has left.
+pub fn release(name: &str) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = root().join(target.unwrap_or_else(|| "target".into()));
     let path = target
         .join("release")
-        .join(format!("foretoken{}", std::env::consts::EXE_SUFFIX));
+        .join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     ensure!(path.exists(), "the build left no {}", path.display());
     Ok(path)
 }

@@ -1,10 +1,12 @@
-//! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`, `peers`.
+//! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`, `peers`,
+//! `instructions`.
 //!
 //! Not here: anything that the engine itself needs.
 #![forbid(unsafe_code)]
 
 mod command;
 mod demo;
+mod instructions;
 mod models;
 mod peers;
 mod test;
@@ -56,6 +58,12 @@ enum Task {
         #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
         threads: u32,
     },
+    /// Count the instructions of each kernel with valgrind and compare with crates/kernels/instructions.txt
+    Instructions {
+        /// Write them down instead
+        #[arg(long)]
+        write: bool,
+    },
     /// Fetch the models and run every test, those on real models included
     Test {
         /// With SmolLM2 alone (98 MB instead of 2 GB)
@@ -72,6 +80,7 @@ fn main() -> ExitCode {
         Task::Models { names, .. } if names.is_empty() => models::fetch([&models::SMOLLM2]),
         Task::Models { names, .. } => models::fetch(names.iter().flat_map(|name| name.models())),
         Task::Peers { rounds, threads } => peers::run(rounds, threads),
+        Task::Instructions { write } => instructions::run(write),
         Task::Test { quick } => test::run(quick),
     };
     match result {

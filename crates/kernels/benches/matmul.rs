@@ -1,84 +1,63 @@
-//! What a pass over n rows costs next to a pass over one.
+//! Products of each format with 1 to 128 rows: `cargo bench -p foretoken-kernels --bench matmul -- Q4_K`.
 //!
-//! For each format, matrices of 8960 x 1536 that together exceed any cache are multiplied in turn, as the
-//! layers of a model are. `cargo bench -p foretoken-kernels --bench matmul [-- FORMAT… threads=T]`.
+//! Matrices of 8960 x 1536 that together exceed any cache are multiplied in turn, as the layers of a model
+//! are. Throughput counts multiply-adds. `THREADS` sets the threads (2).
+use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use foretoken_kernels::{Compute, Format, Matrix, Product, Scratch, matmul};
-use std::time::Instant;
+use std::cell::LazyCell;
+use std::time::Duration;
 
 const ROWS: usize = 8960;
 const COLS: usize = 1536;
-const COUNTS: [usize; 9] = [1, 2, 3, 4, 5, 6, 8, 16, 128];
+const COUNTS: [usize; 8] = [1, 2, 3, 4, 6, 8, 16, 128];
 /// Bytes of all matrices of one format.
 const TOTAL: usize = 200 << 20;
-/// Passes over all matrices; the fastest product of each count is reported.
-const PASSES: usize = 7;
 
-fn main() {
-    let arguments: Vec<String> = std::env::args()
-        .skip(1)
-        .filter(|a| !a.starts_with("--"))
-        .collect();
-    let threads = arguments
-        .iter()
-        .find_map(|a| a.strip_prefix("threads=")?.parse().ok())
-        .unwrap_or(2);
-    let chosen = |format: &Format| {
-        let mut names = arguments.iter().filter(|a| !a.contains('=')).peekable();
-        names.peek().is_none() || names.any(|name| name.eq_ignore_ascii_case(format.name()))
-    };
+fn bench(criterion: &mut Criterion) {
+    let threads = std::env::var("THREADS").map_or(2, |n| n.parse().expect("THREADS is a number"));
     let compute = Compute::new(threads);
-    println!(
-        "{ROWS} x {COLS}, {threads} threads, {}; ms a matrix",
-        compute.isa().name()
-    );
-    println!(
-        "{:6} {:>4} {:>8} {:>8} {:>8} {:>8}",
-        "format", "n", "ms", "/T(1)", "GB/s", "GMAC/s"
-    );
-    for format in Format::ALL.into_iter().filter(chosen) {
-        bench(&compute, format);
+    let x: Vec<f32> = (0..COUNTS[COUNTS.len() - 1] * COLS)
+        .map(|i| ((i * 37 % 1001) as f32 - 500.0) / 500.0)
+        .collect();
+    let mut out = vec![0.0; COUNTS[COUNTS.len() - 1] * ROWS];
+    let mut scratch = Scratch::default();
+    for format in Format::ALL {
+        // Only for what is asked for.
+        let matrices = LazyCell::new(|| matrices(&compute, format));
+        let mut group = criterion.benchmark_group(format.name());
+        for n in COUNTS {
+            group.throughput(Throughput::Elements((n * ROWS * COLS) as u64));
+            group.bench_function(BenchmarkId::from_parameter(n), |bencher| {
+                let mut matrices = matrices.iter().cycle();
+                let (x, out) = (&x[..n * COLS], &mut out[..n * ROWS]);
+                bencher.iter(|| {
+                    let matrix = matrices.next().expect("there are some");
+                    let product = Product {
+                        matrix,
+                        out: &mut *out,
+                    };
+                    matmul(&compute, &mut scratch, x, n, &mut [product]);
+                });
+            });
+        }
+        group.finish();
     }
 }
 
-fn bench(compute: &Compute, format: Format) {
+fn matrices(compute: &Compute, format: Format) -> Vec<Matrix> {
     let bytes = ROWS * COLS / format.block_len() * format.block_bytes();
     // Small numbers of any format: no NaN in the scales, and codes that vary.
     let file: Vec<u8> = (0..bytes)
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b)
         .collect();
-    let matrices: Vec<Matrix> = (0..TOTAL.div_ceil(bytes))
+    (0..TOTAL.div_ceil(bytes))
         .map(|_| Matrix::pack(compute, format, ROWS, COLS, &file).expect("the sizes fit"))
-        .collect();
-    let mut scratch = Scratch::default();
-    let most = COUNTS[COUNTS.len() - 1];
-    let x: Vec<f32> = (0..most * COLS)
-        .map(|i| ((i * 37 % 1001) as f32 - 500.0) / 500.0)
-        .collect();
-    let mut out = vec![0.0; most * ROWS];
-
-    let mut best = [f64::INFINITY; COUNTS.len()];
-    // Turn about, so that a disturbance does not hit one count alone.
-    for _ in 0..PASSES {
-        for (best, n) in best.iter_mut().zip(COUNTS) {
-            let matrices = if n > 16 { &matrices[..2] } else { &matrices[..] };
-            for matrix in matrices {
-                let out = &mut out[..n * ROWS];
-                let start = Instant::now();
-                matmul(
-                    compute,
-                    &mut scratch,
-                    &x[..n * COLS],
-                    n,
-                    &mut [Product { matrix, out }],
-                );
-                *best = best.min(start.elapsed().as_secs_f64());
-            }
-        }
-    }
-    for (seconds, n) in best.into_iter().zip(COUNTS) {
-        let gigabytes = matrices[0].packed_bytes() as f64 / seconds / 1e9;
-        let macs = (n * ROWS * COLS) as f64 / seconds / 1e9;
-        let (name, ms, ratio) = (format.name(), seconds * 1e3, seconds / best[0]);
-        println!("{name:6} {n:4} {ms:8.3} {ratio:8.2} {gigabytes:8.1} {macs:8.1}");
-    }
+        .collect()
 }
+
+criterion_group! {
+    name = benches;
+    config = Criterion::default().warm_up_time(Duration::from_millis(300)).measurement_time(Duration::from_secs(1)).sample_size(20);
+    targets = bench
+}
+criterion_main!(benches);

@@ -3,7 +3,7 @@
 //!
 //! One call is one measurement of some milliseconds. A machine that others share drifts: measure again and
 //! again, among what is to be compared with it, and take medians.
-use crate::memory::{AlignedBytes, Disjoint};
+use crate::memory::{Disjoint, PageBytes};
 use crate::vector::lanes::{LANES, Lanes, dispatch};
 use crate::{Compute, Isa};
 use std::hint::black_box;
@@ -19,20 +19,23 @@ const STEPS: usize = 1 << 15;
 /// Measures the ceilings.
 #[derive(Debug)]
 pub struct Ceilings {
-    memory: AlignedBytes,
+    memory: PageBytes,
 }
 
 impl Ceilings {
     /// Takes the memory to read, 256 MiB.
-    pub fn new(compute: &Compute) -> Self {
-        let mut memory = AlignedBytes::zeroed(MEMORY);
+    ///
+    /// # Errors
+    /// If the system does not have it.
+    pub fn new(compute: &Compute) -> std::io::Result<Self> {
+        let mut memory = PageBytes::zeroed(MEMORY)?;
         let bytes = Disjoint::new(&mut memory);
         // Untouched pages would all be one page of zeros, in the cache.
         compute.pool().run(MEMORY / READ_TASK, |task| {
             // SAFETY: each part is one task's.
             unsafe { bytes.part(task * READ_TASK..(task + 1) * READ_TASK) }.fill(0x3c)
         });
-        Self { memory }
+        Ok(Self { memory })
     }
 
     /// Bytes a second that all threads of the pool together read from memory.

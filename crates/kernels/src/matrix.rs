@@ -1,6 +1,6 @@
 //! Packed matrices. The layout is private to this crate.
 use crate::block::Block;
-use crate::memory::{AlignedBytes, Disjoint};
+use crate::memory::{Disjoint, PageBytes};
 use crate::packed::{LANES, TileShape, pack_tile, unpack_block};
 use crate::{Compute, Format};
 use half::{bf16, f16};
@@ -33,6 +33,16 @@ pub enum PackError {
         /// Bytes given.
         got: usize,
     },
+    /// The system has no memory for it.
+    #[error("no memory for {bytes} bytes of weights")]
+    Memory {
+        /// Bytes asked for.
+        bytes: usize,
+    },
+}
+
+fn memory(bytes: usize) -> Result<PageBytes, PackError> {
+    PageBytes::zeroed(bytes).map_err(|_| PackError::Memory { bytes })
 }
 
 /// A weight matrix, `rows` outputs by `cols` inputs, in the kernels' own layout: re-laid out, never
@@ -43,7 +53,7 @@ pub struct Matrix {
     rows: usize,
     cols: usize,
     shape: TileShape,
-    tiles: AlignedBytes,
+    tiles: PageBytes,
 }
 
 /// Bytes of a file that one task of packing takes at least.
@@ -53,7 +63,8 @@ impl Matrix {
     /// Packs row-major blocks as they stand in a GGUF file.
     ///
     /// # Errors
-    /// If `cols` is no multiple of [`Format::block_len`], or `bytes` of another length than `rows` rows have.
+    /// If `cols` is no multiple of [`Format::block_len`], `bytes` of another length than `rows` rows have, or the
+    /// system out of memory.
     pub fn pack(
         compute: &Compute,
         format: Format,
@@ -85,13 +96,13 @@ impl Matrix {
                 rows,
                 cols,
                 shape,
-                tiles: AlignedBytes::zeroed(0),
+                tiles: memory(0)?,
             });
         }
 
         let shape = TileShape::new(format, cols);
         let tiles = rows.div_ceil(LANES);
-        let mut packed = AlignedBytes::zeroed(tiles * shape.stride);
+        let mut packed = memory(tiles * shape.stride)?;
         let per_task = (PACK_TASK / (LANES * row_bytes)).max(1);
         let target = Disjoint::new(&mut packed);
         compute.pool().run(tiles.div_ceil(per_task), |task| {

@@ -1,57 +1,39 @@
-//! Aligned bytes, and slices that several threads write disjoint parts of.
-use crate::packed::ALIGN;
-use std::{
-    alloc::{Layout, alloc_zeroed, dealloc, handle_alloc_error},
-    marker::PhantomData,
-    ops::Range,
-    ptr::NonNull,
-};
+//! Large memory, and slices that several threads write disjoint parts of.
+use memmap2::MmapMut;
+use std::{io, marker::PhantomData, ops::Range};
 
-/// Zeroed bytes at a multiple of 64. Pages that nobody has written yet take no memory.
+/// Zeroed bytes straight from the system, at the begin of a page. Pages that nobody has written yet take no
+/// memory.
 #[derive(Debug)]
-pub(crate) struct AlignedBytes {
-    start: NonNull<u8>,
+pub(crate) struct PageBytes {
+    map: MmapMut,
     len: usize,
 }
 
-// SAFETY: it owns its bytes like a `Box<[u8]>`.
-unsafe impl Send for AlignedBytes {}
-// SAFETY: shared references only read.
-unsafe impl Sync for AlignedBytes {}
-
-impl AlignedBytes {
-    pub fn zeroed(len: usize) -> Self {
-        let layout = Self::layout(len);
-        // SAFETY: the layout is not empty.
-        let start = unsafe { alloc_zeroed(layout) };
-        let start = NonNull::new(start).unwrap_or_else(|| handle_alloc_error(layout));
-        Self { start, len }
-    }
-
-    fn layout(len: usize) -> Layout {
-        Layout::from_size_align(len.max(1), ALIGN).expect("no allocation is larger than isize::MAX")
+impl PageBytes {
+    /// # Errors
+    /// If the system has no such memory.
+    pub fn zeroed(len: usize) -> io::Result<Self> {
+        // The system refuses an empty map.
+        let map = MmapMut::map_anon(len.max(1))?;
+        // A pass reads all weights once: with pages of 4 KiB, looking up addresses is a good part of the time.
+        // No harm where the system knows no larger ones.
+        #[cfg(target_os = "linux")]
+        let _ = map.advise(memmap2::Advice::HugePage);
+        Ok(Self { map, len })
     }
 }
 
-impl std::ops::Deref for AlignedBytes {
+impl std::ops::Deref for PageBytes {
     type Target = [u8];
     fn deref(&self) -> &[u8] {
-        // SAFETY: `start` points to `len` initialised bytes that this value owns.
-        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+        &self.map[..self.len]
     }
 }
 
-impl std::ops::DerefMut for AlignedBytes {
+impl std::ops::DerefMut for PageBytes {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as in `deref`, and borrowed mutably.
-        unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) }
-    }
-}
-
-impl Drop for AlignedBytes {
-    fn drop(&mut self) {
-        // SAFETY: allocated with this layout, and dropped once.
-        unsafe { dealloc(self.start.as_ptr(), Self::layout(self.len)) }
+        &mut self.map[..self.len]
     }
 }
 

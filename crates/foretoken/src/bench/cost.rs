@@ -121,7 +121,7 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
     bar.set_length(u64::from(args.repeat));
     bar.set_message("measuring");
     bar.set_position(0);
-    let ceilings = Ceilings::new(&compute);
+    let ceilings = Ceilings::new(&compute).context("no memory to measure the machine with")?;
     let (mut reads, mut products) = (Vec::new(), Vec::new());
     // The first time around memory is touched that the later ones find.
     for round in 0..=args.repeat {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use anyhow::Context;
 use foretoken::available_threads;
 use foretoken::kernels::Compute;
 use foretoken::kernels::ceilings::Ceilings;
@@ -21,7 +22,7 @@ struct Report {
 /// Runs the command.
 pub fn run(args: &MachineArgs) -> anyhow::Result<()> {
     let compute = Compute::new(args.threads.map_or_else(available_threads, |n| n as usize));
-    let ceilings = Ceilings::new(&compute);
+    let ceilings = Ceilings::new(&compute).context("no memory to measure the machine with")?;
     let (mut reads, mut products) = (Vec::new(), Vec::new());
     for _ in 0..args.repeat {
         reads.push(ceilings.read_rate(&compute));

@@ -77,16 +77,6 @@ pub fn add_in_place(isa: Isa, x: &mut [f32], y: &[f32]) {
     zip_in_place(Add, isa, x, y);
 }
 
-/// `x *= factor`.
-pub fn scale_in_place(isa: Isa, x: &mut [f32], factor: f32) {
-    map_in_place(Scale, isa, x, factor);
-}
-
-/// `x = eˣ`, off by at most one in the last place; underflows gradually to 0, overflows to infinity.
-pub fn exp_in_place(isa: Isa, x: &mut [f32]) {
-    map_in_place(Exp, isa, x, 0.0);
-}
-
 /// Rounds to f16 (nearest even), as bits.
 ///
 /// # Panics
@@ -108,14 +98,6 @@ pub(crate) fn to_f16_lanes<L: Lanes>(l: L, x: &[f32], out: &mut [u16]) {
 }
 
 /// Widens f16 bits to f32, exactly.
-///
-/// # Panics
-/// If the lengths differ.
-pub fn from_f16(isa: Isa, x: &[u16], out: &mut [f32]) {
-    assert_eq!(x.len(), out.len(), "rows of one length");
-    dispatch!(isa, from_f16_lanes, x: &[u16], out: &mut [f32])
-}
-
 #[inline(always)]
 #[allow(clippy::needless_range_loop)]
 pub(crate) fn from_f16_lanes<L: Lanes>(l: L, x: &[u16], out: &mut [f32]) {
@@ -151,28 +133,12 @@ impl Op for Add {
     }
 }
 
-struct Scale;
-impl Op for Scale {
-    #[inline(always)]
-    fn apply<L: Lanes>(l: L, x: L::V, y: L::V) -> L::V {
-        l.mul(x, y)
-    }
-}
-
 struct SwiGlu;
 impl Op for SwiGlu {
     #[inline(always)]
     fn apply<L: Lanes>(l: L, gate: L::V, up: L::V) -> L::V {
         let e = exp(l, l.sub(l.splat(0.0), gate));
         l.mul(l.div(gate, l.add(l.splat(1.0), e)), up)
-    }
-}
-
-struct Exp;
-impl Op for Exp {
-    #[inline(always)]
-    fn apply<L: Lanes>(l: L, x: L::V, _: L::V) -> L::V {
-        exp(l, x)
     }
 }
 
@@ -192,24 +158,9 @@ fn zip_lanes<L: Lanes, O: Op>(l: L, _: O, x: &mut [f32], y: &[f32]) {
     tail.copy_from_slice(&last[..tail.len()]);
 }
 
-fn map_in_place<O: Op>(op: O, isa: Isa, x: &mut [f32], y: f32) {
-    dispatch!(isa, map_lanes[O: Op], op: O, x: &mut [f32], y: f32)
-}
-
-#[inline(always)]
-fn map_lanes<L: Lanes, O: Op>(l: L, _: O, x: &mut [f32], y: f32) {
-    let (body, tail) = x.as_chunks_mut::<LANES>();
-    let y = l.splat(y);
-    for x in body {
-        l.store(O::apply(l, l.load(x), y), x);
-    }
-    let mut last = padded(tail);
-    l.store(O::apply(l, l.load(&last), y), &mut last);
-    tail.copy_from_slice(&last[..tail.len()]);
-}
-
 /// eˣ: 2ⁿ · eʳ with n = x / ln 2 rounded and |r| ≤ ln 2 / 2 (Cody and Waite), eʳ = 1 + r + r²·P(r) with
-/// the P of degree 4 that makes the greatest relative error least (3.1e-9, by Remez' exchange).
+/// the P of degree 4 that makes the greatest relative error least (3.1e-9, by Remez' exchange). Off by at most one
+/// in the last place; underflows gradually to 0, overflows to infinity.
 #[inline(always)]
 pub(crate) fn exp<L: Lanes>(l: L, x: L::V) -> L::V {
     const MAGIC: f32 = 12_582_912.0; // 1.5 · 2²³: adding it rounds to a whole number

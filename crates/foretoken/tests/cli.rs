@@ -370,7 +370,7 @@ fn drafts_are_shown_without_colours_too() {
 
 #[test]
 fn forced_acceptance_is_marked_everywhere() {
-    let settings = format!("-p hen -n 30 --force-accept 1 {}", draft_args());
+    let settings = format!("-p hen -n 30 --temp 0 --seed 2 --force-accept 1 {}", draft_args());
     let object = json(&mut run(&settings));
     assert_eq!(object["speculation"]["forced_acceptance"], 1.0);
     assert_eq!(object["speculation"]["lossless"], false);
@@ -436,6 +436,61 @@ fn an_interrupt_ends_with_statistics() {
         stderr.contains("finished: cancelled") && stderr.contains("n_predict"),
         "{stderr}"
     );
+}
+
+#[test]
+fn bench_cost_reports_every_pass_beside_its_floor() {
+    let target = files().target.to_str().unwrap();
+    let plot = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-cost.svg");
+    let bench = |args: &str| {
+        let mut command = foretoken(["bench", "cost", "-m", target, "-t", "1", "--repeat", "2"]);
+        command.args(args.split_whitespace());
+        command
+    };
+    let report = json(bench("--rows 1,4 --context 0,40").arg("--plot").arg(&plot));
+    let expected =
+        "model threads isa last_row_only repeat read_gb_s int8_gmac_s bytes_per_pass rows crossover_rows";
+    assert_eq!(
+        keys(&report),
+        expected.split_whitespace().map(String::from).collect()
+    );
+    let rows = report["rows"].as_array().unwrap();
+    let cases: Vec<_> = rows
+        .iter()
+        .map(|r| (r["context"].as_u64().unwrap(), r["n"].as_u64().unwrap()))
+        .collect();
+    assert_eq!(cases, [(0, 1), (0, 4), (40, 1), (40, 4)]);
+    for row in rows {
+        let number = |field: &str| row[field].as_f64().unwrap();
+        assert!(number("min_ms") <= number("median_ms") && number("median_ms") <= number("max_ms"));
+        assert!((number("floor_ms") / number("median_ms") - number("floor_share")).abs() < 1e-9);
+    }
+    assert_eq!(rows[0]["ratio"], 1.0);
+    // Keys and values add to what has to be read; the logits of one row take less than those of four.
+    let bytes = |row: &Value| row["gb_s"].as_f64().unwrap() * row["median_ms"].as_f64().unwrap();
+    assert!(bytes(&rows[2]) > bytes(&rows[0]));
+    let last = json(&mut bench("--rows 4 --last-row-only"));
+    let multiply_adds = |row: &Value| row["gmac_s"].as_f64().unwrap() * row["median_ms"].as_f64().unwrap();
+    assert!(multiply_adds(&last["rows"][0]) < multiply_adds(&rows[1]));
+    assert_eq!(last["rows"][0]["ratio"], Value::Null, "nothing to compare with");
+    let svg = std::fs::read_to_string(&plot).unwrap();
+    assert!(svg.starts_with("<svg") && svg.contains("milliseconds"), "{svg}");
+    let (_, table, _) = output(&mut bench("--rows 1,2"));
+    assert!(table.contains("T(n)/T(1)") && table.contains("1.00"), "{table}");
+    let (result, _, stderr) = output(&mut bench("--context 100000"));
+    assert_eq!(result.status.code(), Some(1));
+    assert!(stderr.contains("do not fit the model's context of"), "{stderr}");
+    let (result, _, _) = output(&mut bench("--rows 0"));
+    assert_eq!(result.status.code(), Some(2));
+}
+
+#[test]
+fn bench_machine_reports_both_ceilings() {
+    let report = json(&mut foretoken(["bench", "machine", "-t", "1", "--repeat", "1"]));
+    assert_eq!(report["threads"], 1);
+    for field in ["read_gb_s", "int8_gmac_s"] {
+        assert!(report[field].as_f64().unwrap() > 0.1, "{report}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@
 //! A block whose scale would be subnormal becomes zero; a block with a value that is not finite gets the
 //! scale NaN, so that whatever is computed from it is NaN. Float weights take the activations as they are.
 //!
-//! A *sweep* is one to eight rows that a kernel multiplies with a tile at once. Its activations are
+//! A *sweep* is one to four rows that a kernel multiplies with a tile at once. Its activations are
 //! interleaved by row, in words of 32 bits, so that a kernel reaches all of them at constant distances from one
 //! pointer. Of a block of N rows, each array `[…][N]`:
 //!
@@ -22,8 +22,8 @@ use crate::memory::Disjoint;
 use crate::{Compute, Format, Isa};
 use std::ops::Range;
 
-/// Most rows of a sweep.
-pub(crate) const MAX_SWEEP: usize = 8;
+/// Most rows of a sweep: their sums with a tile just fit the registers of AVX2.
+pub(crate) const MAX_SWEEP: usize = 4;
 
 /// Positions of a block of 32's arrays, in words per row.
 pub(crate) mod block_32 {
@@ -247,10 +247,10 @@ mod tests {
     fn sweeps_are_few_and_even() {
         for rows in 1..200 {
             let sweeps = Sweeps::new(rows);
-            assert_eq!(sweeps.count(), rows.div_ceil(8));
+            assert_eq!(sweeps.count(), rows.div_ceil(MAX_SWEEP));
             let lengths: Vec<_> = (0..sweeps.count()).map(|i| sweeps.rows(i).len()).collect();
             assert!(
-                lengths.iter().all(|&n| (1..=8).contains(&n)),
+                lengths.iter().all(|&n| (1..=MAX_SWEEP).contains(&n)),
                 "{rows} rows: {lengths:?}"
             );
             assert!(

@@ -3,7 +3,9 @@
 //!
 //! One call is one measurement of some milliseconds. A machine that others share drifts: measure again and
 //! again, among what is to be compared with it, and take medians.
+use crate::activation::MAX_SWEEP;
 use crate::memory::{Disjoint, PageBytes};
+use crate::packed::VECTOR;
 use crate::vector::lanes::{LANES, Lanes, dispatch};
 use crate::{Compute, Isa};
 use std::hint::black_box;
@@ -13,7 +15,7 @@ use std::time::Instant;
 const MEMORY: usize = 256 << 20;
 /// Bytes of a task: as many as one of `matmul` has.
 const READ_TASK: usize = 1 << 16;
-/// Steps of 32 multiply-adds for each of eight rows in one task: some hundred microseconds.
+/// Steps of a tile in one task: some hundred microseconds.
 const STEPS: usize = 1 << 15;
 
 /// Measures the ceilings.
@@ -60,12 +62,9 @@ impl Ceilings {
             Isa::Avx2(proof) => crate::kernels::avx2::ceiling::multiply_adds(proof, STEPS),
             _ => multiply_adds(STEPS),
         });
-        (tasks * STEPS * ROWS * 32) as f64 / start.elapsed().as_secs_f64()
+        (tasks * STEPS * MAX_SWEEP * VECTOR) as f64 / start.elapsed().as_secs_f64()
     }
 }
-
-/// Rows that a step of weights is multiplied with.
-pub(crate) const ROWS: usize = 8;
 
 /// Sums floats, with more sums at a time than the addition takes cycles.
 fn read(isa: Isa, bytes: &[u8], sum: &mut f32) {
@@ -87,11 +86,11 @@ fn read_lanes<L: Lanes>(l: L, floats: &[[[f32; LANES]; 8]], sum: &mut f32) {
 
 /// The portable form of the steps.
 fn multiply_adds(steps: usize) {
-    let (weights, x): ([u8; 32], [[i8; 32]; ROWS]) = black_box(([3; 32], [[-7; 32]; ROWS]));
-    let mut sums = [[0i32; 8]; ROWS];
+    let (weights, x): ([u8; VECTOR], [[i8; 4]; MAX_SWEEP]) = black_box(([3; VECTOR], [[-7; 4]; MAX_SWEEP]));
+    let mut sums = [[0i32; VECTOR / 4]; MAX_SWEEP];
     for _ in 0..steps {
         for (sums, x) in sums.iter_mut().zip(&x) {
-            for (sum, (w, x)) in sums.iter_mut().zip(weights.chunks(4).zip(x.chunks(4))) {
+            for (sum, w) in sums.iter_mut().zip(weights.chunks(4)) {
                 *sum += w
                     .iter()
                     .zip(x)

@@ -92,22 +92,22 @@ impl Format {
     pub(crate) const fn spec(self) -> Option<Spec> {
         Some(match self {
             Self::F32 | Self::F16 | Self::BF16 => return None,
-            Self::Q4_0 => Spec::per_32(4, 0, 8, Mins::None),
-            Self::Q4_1 => Spec::per_32(4, 0, 0, Mins::PerBlock),
-            Self::Q5_0 => Spec::per_32(4, 1, 16, Mins::None),
-            Self::Q5_1 => Spec::per_32(4, 1, 0, Mins::PerBlock),
+            Self::Q4_0 => Spec::per_32(4, 8, Mins::None),
+            Self::Q4_1 => Spec::per_32(4, 0, Mins::PerBlock),
+            Self::Q5_0 => Spec::per_32(5, 16, Mins::None),
+            Self::Q5_1 => Spec::per_32(5, 0, Mins::PerBlock),
             Self::Q8_0 => Spec {
                 signed: true,
-                ..Spec::per_32(8, 0, 0, Mins::None)
+                ..Spec::per_32(8, 0, Mins::None)
             },
             Self::Q2_K => Spec {
                 scales: Scales::Nibbles,
-                ..Spec::per_256(16, 2, 0, 0, Mins::PerGroup)
+                ..Spec::per_256(16, 2, 0, Mins::PerGroup)
             },
-            Self::Q3_K => Spec::per_256(16, 2, 1, 4, Mins::None),
-            Self::Q4_K => Spec::per_256(32, 4, 0, 0, Mins::PerGroup),
-            Self::Q5_K => Spec::per_256(32, 4, 1, 0, Mins::PerGroup),
-            Self::Q6_K => Spec::per_256(16, 4, 2, 32, Mins::None),
+            Self::Q3_K => Spec::per_256(16, 3, 4, Mins::None),
+            Self::Q4_K => Spec::per_256(32, 4, 0, Mins::PerGroup),
+            Self::Q5_K => Spec::per_256(32, 5, 0, Mins::PerGroup),
+            Self::Q6_K => Spec::per_256(16, 6, 32, Mins::None),
         })
     }
 }
@@ -119,10 +119,8 @@ pub(crate) struct Spec {
     pub block: usize,
     /// Weights with one integer scale; the block where there are none.
     pub group: usize,
-    /// Bits of a code in the low plane of the packed layout: 2, 4 or 8.
-    pub low: usize,
-    /// Bits of a code beyond those, in a plane of their own: 0, 1 or 2.
-    pub high: usize,
+    /// Bits of a code.
+    pub bits: usize,
     /// Codes are two's complement.
     pub signed: bool,
     /// What a code of weight zero is.
@@ -156,12 +154,11 @@ pub(crate) enum Mins {
 }
 
 impl Spec {
-    const fn per_32(low: usize, high: usize, offset: u8, mins: Mins) -> Self {
+    const fn per_32(bits: usize, offset: u8, mins: Mins) -> Self {
         Self {
             block: 32,
             group: 32,
-            low,
-            high,
+            bits,
             signed: false,
             offset,
             scales: Scales::None,
@@ -169,12 +166,11 @@ impl Spec {
         }
     }
 
-    const fn per_256(group: usize, low: usize, high: usize, offset: u8, mins: Mins) -> Self {
+    const fn per_256(group: usize, bits: usize, offset: u8, mins: Mins) -> Self {
         Self {
             block: 256,
             group,
-            low,
-            high,
+            bits,
             signed: false,
             offset,
             scales: Scales::Bytes,

@@ -1,6 +1,6 @@
 //! Products of packed matrices with a few rows.
 //!
-//! The rows are split into sweeps of at most eight, and a tile of weights is unpacked once a sweep. A task
+//! The rows are split into sweeps of at most four, and a tile of weights is unpacked once a sweep. A task
 //! is a run of consecutive tiles, small enough for the cache: all sweeps go over it before the next run is
 //! fetched. Which thread takes which run is left to chance and changes no result.
 use crate::activation::{MAX_SWEEP, Scheme, Sweeps, prepare};

@@ -177,7 +177,7 @@ impl Matrix {
         }
     }
 
-    /// Tiles of eight rows, the last one perhaps filled up.
+    /// Tiles of sixteen rows, the last one perhaps filled up.
     pub(crate) fn tiles(&self) -> usize {
         self.rows.div_ceil(LANES)
     }

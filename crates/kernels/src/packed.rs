@@ -1,15 +1,14 @@
-//! The packed layout: tiles of eight rows, interleaved so that each SIMD lane is one row.
+//! The packed layout: tiles of sixteen rows, interleaved so that each SIMD lane is one row.
 //!
 //! A *tile* is [`LANES`] consecutive rows of the matrix (the last one filled up with rows of zeros). A tile of
 //! a quantised format is two planes, each at a multiple of 64 bytes:
 //!
-//! - the *meta plane*, for each block: `d` of the eight rows in f16, then (where the format has mins)
-//!   `dmin` or `m` likewise; then for each two groups (2p, 2p+1) their scales, sixteen bytes
-//!   `[row][group 2p, group 2p+1]`, then likewise their mins. Q2_K keeps scale and min in one byte as in the file.
-//! - the *code plane*, for each chunk of 32 weights: the chunk's low bits, then its high bits. A *step* is four
-//!   consecutive weights of the eight rows, 32 bytes `[row][4]`, and each plane packs the eight steps of a
-//!   chunk by one rule: with b bits a code, step s lies in vector `s / (8/b)` at bit `s % (8/b) · b` of each
-//!   byte.
+//! - the *meta plane*, for each block: `d` of the rows in f16, then (where the format has mins) `dmin` or `m`
+//!   likewise; then for each two groups (2p, 2p+1) their scales `[row][group 2p, group 2p+1]`, a byte each, then
+//!   likewise their mins. Q2_K keeps scale and min in one byte as in the file.
+//! - the *code plane*, for each chunk of 32 weights as many *vectors* `[row][4]` of bytes as a code has bits. A
+//!   *step* is four consecutive weights of all rows. With b bits a code, most steps have a vector each, whose
+//!   bytes' low b bits they are; the bits above them hold the other steps, as [`pieces`] says.
 //!
 //! A tile of a float format is `[column][row]`.
 //!
@@ -18,13 +17,66 @@ use crate::block::Block;
 use crate::format::{Format, Mins, Scales, Spec};
 
 /// Rows of a tile.
-pub(crate) const LANES: usize = 8;
+pub(crate) const LANES: usize = 16;
 /// Weights of a chunk.
 pub(crate) const CHUNK: usize = 32;
 /// Steps of a chunk.
 pub(crate) const STEPS: usize = CHUNK / 4;
+/// Bytes of a vector of the code plane.
+pub(crate) const VECTOR: usize = 4 * LANES;
 /// What the planes of a tile are aligned to, in bytes.
 pub(crate) const ALIGN: usize = 64;
+
+/// Bits `to…` of a step's codes, found from bit `bit` on in each byte of a vector.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub vector: usize,
+    pub bit: usize,
+    /// How many; a step's unused pieces have none.
+    pub len: usize,
+    pub to: usize,
+}
+
+/// Pieces of a step at most.
+pub(crate) const PIECES: usize = 3;
+
+/// Of what each step of a chunk is put together, for codes of `bits`. Together they are every bit of the
+/// vectors once.
+pub(crate) const fn pieces(bits: usize) -> [[Piece; PIECES]; STEPS] {
+    const fn piece(vector: usize, bit: usize, len: usize, to: usize) -> Piece {
+        Piece { vector, bit, len, to }
+    }
+    const fn step(first: Piece) -> [Piece; PIECES] {
+        [first, NONE, NONE]
+    }
+    const NONE: Piece = piece(0, 0, 0, 0);
+    let mut table = [[NONE; PIECES]; STEPS];
+    let mut s = 0;
+    while s < STEPS {
+        table[s] = match bits {
+            2 | 4 | 8 => step(piece(s * bits / 8, s * bits % 8, bits, 0)),
+            3 => match s {
+                0..3 => step(piece(s, 0, 3, 0)),
+                3..6 => step(piece(s - 3, 3, 3, 0)),
+                _ => [piece(s - 6, 6, 2, 0), piece(2, s, 1, 2), NONE],
+            },
+            5 => match s {
+                0..5 => step(piece(s, 0, 5, 0)),
+                5 | 6 => [piece(s - 5, 5, 3, 0), piece(s - 2, 5, 2, 3), NONE],
+                _ => [piece(2, 5, 3, 0), piece(3, 7, 1, 3), piece(4, 7, 1, 4)],
+            },
+            6 => match s {
+                0..3 => step(piece(s, 0, 6, 0)),
+                4..7 => step(piece(s - 1, 0, 6, 0)),
+                3 => [piece(0, 6, 2, 0), piece(1, 6, 2, 2), piece(2, 6, 2, 4)],
+                _ => [piece(3, 6, 2, 0), piece(4, 6, 2, 2), piece(5, 6, 2, 4)],
+            },
+            _ => panic!("no format has codes of so many bits"),
+        };
+        s += 1;
+    }
+    table
+}
 
 impl Spec {
     /// Bytes of one block of a tile in the meta plane.
@@ -55,7 +107,7 @@ impl Spec {
 
     /// Bytes of one chunk of a tile in the code plane.
     pub const fn chunk_bytes(&self) -> usize {
-        (self.low + self.high) * CHUNK * LANES / 8
+        self.bits * VECTOR
     }
 
     /// Bytes of one block of a tile in the code plane.
@@ -159,41 +211,40 @@ const fn group_at(group: usize, lane: usize) -> usize {
 }
 
 fn pack_codes(spec: &Spec, block: &Block, lane: usize, codes: &mut [u8]) {
+    match spec.bits {
+        2 => pack_codes_of::<2>(spec, block, lane, codes),
+        3 => pack_codes_of::<3>(spec, block, lane, codes),
+        4 => pack_codes_of::<4>(spec, block, lane, codes),
+        5 => pack_codes_of::<5>(spec, block, lane, codes),
+        6 => pack_codes_of::<6>(spec, block, lane, codes),
+        _ => pack_codes_of::<8>(spec, block, lane, codes),
+    }
+}
+
+fn pack_codes_of<const BITS: usize>(spec: &Spec, block: &Block, lane: usize, codes: &mut [u8]) {
+    let table = const { pieces(BITS) };
     let chunks = block.codes[..spec.block]
-        .chunks_exact(CHUNK)
-        .zip(codes.chunks_exact_mut(spec.chunk_bytes()));
+        .as_chunks::<CHUNK>()
+        .0
+        .iter()
+        .zip(codes.chunks_exact_mut(BITS * VECTOR));
     for (chunk, packed) in chunks {
-        let mut words = [0u32; STEPS];
-        for (word, bytes) in words.iter_mut().zip(chunk.chunks_exact(4)) {
-            *word = u32::from_le_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
+        let mut words = [0u32; BITS];
+        for (step, pieces) in chunk.as_chunks::<4>().0.iter().zip(&table) {
+            let step = u32::from_le_bytes(*step);
+            for piece in pieces {
+                words[piece.vector] |= (step >> piece.to & in_all_bytes(piece.len)) << piece.bit;
+            }
         }
-        let (low, high) = packed.split_at_mut(spec.low * CHUNK);
-        pack_plane(spec.low, &words, lane, low);
-        if spec.high > 0 {
-            pack_plane(
-                spec.high,
-                &words.map(|w| (w >> spec.low) & 0x0303_0303),
-                lane,
-                high,
-            );
+        for (word, vector) in words.iter().zip(packed.chunks_exact_mut(VECTOR)) {
+            vector[4 * lane..][..4].copy_from_slice(&word.to_le_bytes());
         }
     }
 }
 
-/// Packs the low `bits` of the bytes of eight words, the steps of one row.
-fn pack_plane(bits: usize, words: &[u32; STEPS], lane: usize, plane: &mut [u8]) {
-    let per_vector = 8 / bits;
-    let mask = (0xff >> (8 - bits)) * 0x0101_0101u32;
-    for (steps, vector) in words
-        .chunks_exact(per_vector)
-        .zip(plane.chunks_exact_mut(4 * LANES))
-    {
-        let word = steps
-            .iter()
-            .rev()
-            .fold(0u32, |packed, &word| packed << bits | word & mask);
-        vector[4 * lane..][..4].copy_from_slice(&word.to_le_bytes());
-    }
+/// The low `bits` of each byte.
+const fn in_all_bytes(bits: usize) -> u32 {
+    ((1 << bits) - 1) * 0x0101_0101
 }
 
 /// Reads back one row's block from the planes: what [`pack_tile`] was given.
@@ -216,25 +267,44 @@ pub(crate) fn unpack_block(spec: &Spec, meta: &[u8], codes: &[u8], lane: usize, 
             };
         }
     }
+    let table = pieces(spec.bits);
     let chunks = block.codes[..spec.block]
         .chunks_exact_mut(CHUNK)
         .zip(codes.chunks_exact(spec.chunk_bytes()));
     for (chunk, packed) in chunks {
-        let (low, high) = packed.split_at(spec.low * CHUNK);
-        for (step, codes) in chunk.chunks_exact_mut(4).enumerate() {
-            let mut word = step_of(spec.low, low, lane, step);
-            if spec.high > 0 {
-                word |= step_of(spec.high, high, lane, step) << spec.low;
-            }
-            codes.copy_from_slice(&word.to_le_bytes());
+        let vector = |at: usize| {
+            let at = at * VECTOR + 4 * lane;
+            u32::from_le_bytes([packed[at], packed[at + 1], packed[at + 2], packed[at + 3]])
+        };
+        for (codes, pieces) in chunk.chunks_exact_mut(4).zip(&table) {
+            let step = pieces.iter().fold(0, |step, piece| {
+                step | (vector(piece.vector) >> piece.bit & in_all_bytes(piece.len)) << piece.to
+            });
+            codes.copy_from_slice(&step.to_le_bytes());
         }
     }
 }
 
-/// The four codes of one row and step of a plane.
-fn step_of(bits: usize, plane: &[u8], lane: usize, step: usize) -> u32 {
-    let per_vector = 8 / bits;
-    let at = step / per_vector * (4 * LANES) + 4 * lane;
-    let word = u32::from_le_bytes([plane[at], plane[at + 1], plane[at + 2], plane[at + 3]]);
-    (word >> (step % per_vector * bits)) & ((0xff >> (8 - bits)) * 0x0101_0101)
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_are_every_bit_once() {
+        for bits in [2, 3, 4, 5, 6, 8] {
+            let mut vectors = [0u8; STEPS];
+            for step in pieces(bits) {
+                let mut code = 0;
+                for piece in step.iter().filter(|piece| piece.len > 0) {
+                    let taken = (((1u32 << piece.len) - 1) << piece.bit) as u8;
+                    assert_eq!(vectors[piece.vector] & taken, 0, "{bits} bits: {piece:?}");
+                    vectors[piece.vector] |= taken;
+                    assert_eq!(piece.to, code, "{bits} bits: {piece:?}");
+                    code += piece.len;
+                }
+                assert_eq!(code, bits);
+            }
+            assert!(vectors[..bits].iter().all(|&v| v == 0xff) && vectors[bits..].iter().all(|&v| v == 0));
+        }
+    }
 }

@@ -41,7 +41,7 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// The kernel of `isa` for sweeps of `rows`, 1 to 8.
+    /// The kernel of `isa` for sweeps of `rows`, one to four.
     pub fn new(isa: Isa, format: Format, rows: usize) -> Self {
         let native = match isa {
             #[cfg(target_arch = "x86_64")]

@@ -1,5 +1,8 @@
 //! F32, F16 and BF16 weights with activations as they are.
-use super::quantized::{float, half};
+// `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::quantized::{AHEAD, HALVES, Sums, fetch, float, half};
 use crate::kernels::{FLOAT_RUN, TileOut};
 use crate::matrix::Tile;
 use crate::packed::LANES;
@@ -56,33 +59,60 @@ impl Float for BF16 {
 /// As `TileKernel` says, for `F` and `N`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn product<F: Float, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
-    let mut acc = [_mm256_setzero_ps(); N];
+    let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
     let (mut weights, mut x) = (tile.codes.as_ptr(), x.as_ptr());
-    let mut add = |run: usize| {
-        let mut parts = [_mm256_setzero_ps(); N];
-        for _ in 0..run {
-            // SAFETY: the tile has `cols` times eight weights, the sweep `cols` times N activations.
-            unsafe {
-                let w = F::load(weights);
-                for (n, part) in parts.iter_mut().enumerate() {
-                    *part = _mm256_fmadd_ps(w, float(x.add(n)), *part);
+    let mut cols = tile.cols;
+    while cols >= FLOAT_RUN {
+        // SAFETY: the tile has `cols` times sixteen weights more, the sweep `cols` times N activations.
+        unsafe {
+            add_run::<F, N>(FLOAT_RUN, weights, x, &mut acc);
+            weights = weights.add(FLOAT_RUN * F::BYTES * LANES);
+            x = x.add(FLOAT_RUN * N);
+        }
+        cols -= FLOAT_RUN;
+    }
+    if cols > 0 {
+        // SAFETY: as above.
+        unsafe { add_run::<F, N>(cols, weights, x, &mut acc) };
+    }
+    for (n, out) in out.iter_mut().enumerate() {
+        for h in 0..HALVES {
+            // SAFETY: a row of `out` is two times eight floats.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * h), acc[h][n]) };
+        }
+    }
+}
+
+/// Adds the products of `run` columns.
+///
+/// # Safety
+/// The pointers are to so many columns of the tile and the sweep, and the machine has AVX2, FMA and F16C.
+#[inline(always)]
+unsafe fn add_run<F: Float, const N: usize>(
+    run: usize,
+    weights: *const u8,
+    x: *const u32,
+    acc: &mut Sums<__m256, N>,
+) {
+    let bytes = F::BYTES * LANES;
+    fetch(weights.wrapping_add(AHEAD), 0, run * bytes);
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut parts = [[_mm256_setzero_ps(); N]; HALVES];
+        for k in 0..run {
+            let weights = weights.add(k * bytes);
+            let w: [_; HALVES] = [F::load(weights), F::load(weights.add(bytes / 2))];
+            for n in 0..N {
+                let x = float(x.add(k * N + n));
+                for h in 0..HALVES {
+                    parts[h][n] = _mm256_fmadd_ps(w[h], x, parts[h][n]);
                 }
-                weights = weights.add(F::BYTES * LANES);
-                x = x.add(N);
             }
         }
-        for (acc, part) in acc.iter_mut().zip(parts) {
-            *acc = _mm256_add_ps(*acc, part);
+        for h in 0..HALVES {
+            for n in 0..N {
+                acc[h][n] = _mm256_add_ps(acc[h][n], parts[h][n]);
+            }
         }
-    };
-    for _ in 0..tile.cols / FLOAT_RUN {
-        add(FLOAT_RUN);
-    }
-    if !tile.cols.is_multiple_of(FLOAT_RUN) {
-        add(tile.cols % FLOAT_RUN);
-    }
-    for (out, acc) in out.iter_mut().zip(acc) {
-        // SAFETY: a row of `out` is eight floats.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), acc) };
     }
 }

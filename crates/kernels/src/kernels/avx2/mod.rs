@@ -1,6 +1,6 @@
 //! AVX2, FMA and F16C: one lane of a vector is one row of a tile, so that no sum ever runs across lanes.
 //!
-//! Each kernel is a template over the number of rows in a sweep, instantiated for one to eight: a step
+//! Each kernel is a template over the number of rows in a sweep, instantiated for one to four: a step
 //! of weights is unpacked once and multiplied with every row, the sums stay in registers.
 mod float;
 mod quantized;
@@ -22,16 +22,12 @@ macro_rules! for_each_sweep {
             $function::<$format, 2>,
             $function::<$format, 3>,
             $function::<$format, 4>,
-            $function::<$format, 5>,
-            $function::<$format, 6>,
-            $function::<$format, 7>,
-            $function::<$format, 8>,
         ];
         &KERNELS
     }};
 }
 
-/// The kernel for a format and a number of rows, 1 to 8.
+/// The kernel for a format and a number of rows, one to four.
 pub(super) fn kernel(_: Avx2, format: Format, rows: usize) -> TileKernel {
     use {float::product as float, quantized::product as quantized, signed::product as signed};
     let kernels: &[TileKernel; MAX_SWEEP] = match format {

@@ -1,26 +1,26 @@
 //! Formats of unsigned codes, 2 to 6 bits.
 //!
 //! `vpmaddubsw` multiplies unsigned codes with signed activations and adds pairs, 16 bits a lane and two
-//! lanes a row. All steps of a group are summed in 16 bits before a single `vpmaddwd` applies the group's
+//! lanes a row. A tile's sixteen rows are two vectors, *halves*, which share each load of activations. All steps of a group are summed in 16 bits before a single `vpmaddwd` applies the group's
 //! integer scale and widens: per row and step one multiplication and one addition. For 5 and 6 bits that sum
 //! would not fit, but the sum with the codes' centre subtracted does (2·8·16·127 and 2·4·32·127 are both
 //! 32,512), and 16-bit addition wraps: starting from minus centre times the sum of the activations, which
 //! is known ahead, the end is exact whatever happens on the way.
-// `n` counts rows of a sweep, in several arrays at once.
+// `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
 use crate::activation::{block_32, block_256};
 use crate::format::{Format, Mins, Scales, Spec};
 use crate::kernels::TileOut;
 use crate::matrix::Tile;
-use crate::packed::CHUNK;
+use crate::packed::{CHUNK, PIECES, Piece, STEPS, VECTOR, pieces};
 use std::arch::x86_64::*;
 
 /// A format as a type.
 pub(in crate::kernels) trait Quant {
     const SPEC: Spec;
     /// Subtracted from codes before 16-bit sums; a power of two, or 0.
-    const CENTRE: i32 = match (Self::SPEC.offset, Self::SPEC.low + Self::SPEC.high) {
+    const CENTRE: i32 = match (Self::SPEC.offset, Self::SPEC.bits) {
         (0, 5) => 16,
         (offset, _) => offset as i32,
     };
@@ -36,6 +36,7 @@ pub(in crate::kernels) trait Quant {
             (-bias as i32 / centre).ilog2() as i32
         }
     };
+    const PIECES: [[Piece; PIECES]; STEPS] = pieces(Self::SPEC.bits);
     /// The centre was subtracted though codes of it are not zero: it must be added again.
     const RESTORE: bool = Self::CENTRE != Self::SPEC.offset as i32;
 }
@@ -51,69 +52,87 @@ macro_rules! quants {
 }
 quants!(Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K);
 
+/// Half of a tile's rows: what fits a vector.
+pub(super) const HALVES: usize = 2;
+/// How far ahead of what is read memory is fetched, in bytes: what the memory delivers in the time that it takes to
+/// answer. Between tiles and runs this reads on into what comes next.
+pub(super) const AHEAD: usize = 4096;
+
+/// Sums of a tile with the rows of a sweep, `[half][row]`.
+pub(super) type Sums<V, const N: usize> = [[V; N]; HALVES];
+
 /// `out[r][lane]` for every row of the sweep `x`.
 ///
 /// # Safety
 /// As `TileKernel` says, for `F` and `N`.
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn product<F: Quant, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
-    let mut acc = [_mm256_setzero_ps(); N];
+    let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
     let blocks = tile.cols / F::SPEC.block;
+    let (meta_bytes, code_bytes) = (F::SPEC.meta_bytes(), F::SPEC.code_bytes());
     let words = if F::SPEC.block == 32 {
         block_32::WORDS
     } else {
         block_256::WORDS
     };
     let (mut meta, mut codes, mut x) = (tile.meta.as_ptr(), tile.codes.as_ptr(), x.as_ptr());
+    // The planes of a tile and its successor follow each other: fetched in one go, whatever is read in which order.
+    let mut ahead = meta.wrapping_add(AHEAD);
     for _ in 0..blocks {
         // SAFETY: the planes and the sweep have `blocks` blocks of these sizes.
         unsafe {
             if F::SPEC.block == 32 {
-                block_of_32::<F, N>(meta, codes, x, &mut acc);
+                block_of_32::<F, N>(meta, codes, x, ahead, &mut acc);
             } else {
-                block_of_256::<F, N>(meta, codes, x, &mut acc);
+                block_of_256::<F, N>(meta, codes, x, ahead, &mut acc);
             }
-            meta = meta.add(F::SPEC.meta_bytes());
-            codes = codes.add(F::SPEC.code_bytes());
+            meta = meta.add(meta_bytes);
+            codes = codes.add(code_bytes);
             x = x.add(words * N);
         }
+        ahead = ahead.wrapping_add(meta_bytes + code_bytes);
     }
-    for (out, acc) in out.iter_mut().zip(acc) {
-        // SAFETY: a row of `out` is eight floats.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), acc) };
+    for (n, out) in out.iter_mut().enumerate() {
+        for h in 0..HALVES {
+            // SAFETY: a row of `out` is two times eight floats.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * h), acc[h][n]) };
+        }
     }
 }
 
 /// # Safety
 /// The pointers are to one block of the meta plane, the code plane, and the sweep.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn block_of_32<F: Quant, const N: usize>(
     meta: *const u8,
     codes: *const u8,
     x: *const u32,
-    acc: &mut [__m256; N],
+    ahead: *const u8,
+    acc: &mut Sums<__m256, N>,
 ) {
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
-        let d = half(meta);
+        fetch(ahead, 0, F::SPEC.meta_bytes() + F::SPEC.code_bytes());
         let biases = x.add(block_32::BIASES * N);
         let sums = group::<F, N, 0>(codes, x, biases);
-        for n in 0..N {
-            let mut dot = _mm256_madd_epi16(sums[n], _mm256_set1_epi16(1));
-            if F::RESTORE {
-                dot = _mm256_sub_epi32(
-                    dot,
-                    _mm256_madd_epi16(bias::<F, N>(biases.add(n)), _mm256_set1_epi16(1)),
-                );
-            }
-            let scale = _mm256_mul_ps(d, float(x.add(block_32::D * N + n)));
-            acc[n] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), acc[n]);
-        }
-        if const { matches!(F::SPEC.mins, Mins::PerBlock) } {
-            let m = half(meta.add(16));
+        for h in 0..HALVES {
+            let d = half(meta.add(16 * h));
             for n in 0..N {
-                acc[n] = _mm256_fmadd_ps(m, float(x.add(block_32::S * N + n)), acc[n]);
+                let mut dot = _mm256_madd_epi16(sums[h][n], _mm256_set1_epi16(1));
+                if F::RESTORE {
+                    dot = _mm256_sub_epi32(
+                        dot,
+                        _mm256_madd_epi16(bias::<F, N>(biases.add(n)), _mm256_set1_epi16(1)),
+                    );
+                }
+                let scale = _mm256_mul_ps(d, float(x.add(block_32::D * N + n)));
+                acc[h][n] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dot), acc[h][n]);
+            }
+            if const { matches!(F::SPEC.mins, Mins::PerBlock) } {
+                let m = half(meta.add(32 + 16 * h));
+                for n in 0..N {
+                    acc[h][n] = _mm256_fmadd_ps(m, float(x.add(block_32::S * N + n)), acc[h][n]);
+                }
             }
         }
     }
@@ -121,83 +140,106 @@ unsafe fn block_of_32<F: Quant, const N: usize>(
 
 /// # Safety
 /// The pointers are to one block of the meta plane, the code plane, and the sweep.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn block_of_256<F: Quant, const N: usize>(
     meta: *const u8,
     codes: *const u8,
     x: *const u32,
-    acc: &mut [__m256; N],
+    ahead: *const u8,
+    acc: &mut Sums<__m256, N>,
 ) {
     let has_mins = const { matches!(F::SPEC.mins, Mins::PerGroup) };
-    let zero = _mm256_setzero_si256();
-    let (mut dots, mut mins) = ([zero; N], [zero; N]);
+    let pairs = F::SPEC.groups() / 2;
+    let group_bytes = (F::SPEC.meta_bytes() + F::SPEC.code_bytes()).div_ceil(F::SPEC.groups());
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
+        let zero = _mm256_setzero_si256();
+        let (mut dots, mut mins) = ([[zero; N]; HALVES], [[zero; N]; HALVES]);
         let biases = |group: usize| x.add((block_256::BIASES + group * F::SPEC.group / 16) * N);
-        for pair in 0..F::SPEC.groups() / 2 {
-            let scale = scales::<F>(meta, pair);
+        for pair in 0..pairs {
+            let scale: [_; HALVES] = [scales::<F>(meta, pair, 0), scales::<F>(meta, pair, 1)];
             let codes = codes.add(2 * pair * F::SPEC.group / CHUNK * F::SPEC.chunk_bytes());
             let x = x.add(2 * pair * F::SPEC.group / 4 * N);
+            fetch(ahead, 2 * pair * group_bytes, group_bytes);
             let sums = group::<F, N, 0>(codes, x, biases(2 * pair));
-            add_products(&mut dots, &sums, both_even(scale));
+            for h in 0..HALVES {
+                add_products(&mut dots[h], &sums[h], both_even(scale[h]));
+            }
             let x = x.add(F::SPEC.group / 4 * N);
+            fetch(ahead, (2 * pair + 1) * group_bytes, group_bytes);
             let sums = if F::SPEC.group == 32 {
                 group::<F, N, 0>(codes.add(F::SPEC.chunk_bytes()), x, biases(2 * pair + 1))
             } else {
                 group::<F, N, 4>(codes, x, biases(2 * pair + 1))
             };
-            add_products(&mut dots, &sums, both_odd(scale));
+            for h in 0..HALVES {
+                add_products(&mut dots[h], &sums[h], both_odd(scale[h]));
+            }
         }
-        // What is left of a pair of groups needs only the sums of activations.
-        if F::RESTORE || has_mins {
-            for pair in 0..F::SPEC.groups() / 2 {
-                let min = group_mins::<F>(meta, pair);
-                if F::SPEC.group == 32 {
-                    let centred = _mm256_slli_epi16::<4>(scales::<F>(meta, pair));
-                    let sums = x.add((block_256::SUMS + pair) * N);
-                    for n in 0..N {
-                        let sums = word(sums.add(n));
-                        if F::RESTORE {
-                            dots[n] = _mm256_add_epi32(dots[n], _mm256_madd_epi16(centred, sums));
+        for h in 0..HALVES {
+            // What is left of a pair of groups needs only the sums of activations.
+            if F::RESTORE || has_mins {
+                for pair in 0..pairs {
+                    let min = group_mins::<F>(meta, pair, h);
+                    if F::SPEC.group == 32 {
+                        let centred = _mm256_slli_epi16::<4>(scales::<F>(meta, pair, h));
+                        let sums = x.add((block_256::SUMS + pair) * N);
+                        for n in 0..N {
+                            let sums = word(sums.add(n));
+                            if F::RESTORE {
+                                dots[h][n] = _mm256_add_epi32(dots[h][n], _mm256_madd_epi16(centred, sums));
+                            }
+                            mins[h][n] = _mm256_add_epi32(mins[h][n], _mm256_madd_epi16(min, sums));
                         }
-                        mins[n] = _mm256_add_epi32(mins[n], _mm256_madd_epi16(min, sums));
-                    }
-                } else {
-                    for (min, biases) in [
-                        (both_even(min), biases(2 * pair)),
-                        (both_odd(min), biases(2 * pair + 1)),
-                    ] {
-                        for (n, mins) in mins.iter_mut().enumerate() {
-                            *mins = _mm256_add_epi32(*mins, _mm256_madd_epi16(min, word(biases.add(n))));
+                    } else {
+                        for (min, biases) in [
+                            (both_even(min), biases(2 * pair)),
+                            (both_odd(min), biases(2 * pair + 1)),
+                        ] {
+                            for n in 0..N {
+                                let sums = word(biases.add(n));
+                                mins[h][n] = _mm256_add_epi32(mins[h][n], _mm256_madd_epi16(min, sums));
+                            }
                         }
                     }
                 }
             }
-        }
-        let d = half(meta);
-        for n in 0..N {
-            let d_a = float(x.add(block_256::D * N + n));
-            acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, d_a), _mm256_cvtepi32_ps(dots[n]), acc[n]);
-            if has_mins {
-                let m = _mm256_mul_ps(half(meta.add(16)), d_a);
-                let min = if F::SPEC.group == 16 {
-                    unbiased(mins[n])
-                } else {
-                    mins[n]
-                };
-                acc[n] = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(min), acc[n]);
+            let d = half(meta.add(16 * h));
+            for n in 0..N {
+                let d_a = float(x.add(block_256::D * N + n));
+                acc[h][n] = _mm256_fmadd_ps(_mm256_mul_ps(d, d_a), _mm256_cvtepi32_ps(dots[h][n]), acc[h][n]);
+                if has_mins {
+                    let m = _mm256_mul_ps(half(meta.add(32 + 16 * h)), d_a);
+                    let min = if F::SPEC.group == 16 {
+                        unbiased(mins[h][n])
+                    } else {
+                        mins[h][n]
+                    };
+                    acc[h][n] = _mm256_fnmadd_ps(m, _mm256_cvtepi32_ps(min), acc[h][n]);
+                }
             }
         }
     }
 }
 
+/// Fetches `bytes` from `offset` on into the nearest cache.
+#[inline(always)]
+pub(super) fn fetch(ahead: *const u8, offset: usize, bytes: usize) {
+    for line in 0..bytes.div_ceil(64) {
+        // SAFETY: whatever the address, a fetch reads nothing that a program could see.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(offset + 64 * line).cast()) };
+    }
+}
+
 /// Adds the sums of a group times its scale.
-#[inline]
-#[target_feature(enable = "avx2")]
-fn add_products<const N: usize>(dots: &mut [__m256i; N], sums: &[__m256i; N], scale: __m256i) {
-    for (dot, &sum) in dots.iter_mut().zip(sums) {
-        *dot = _mm256_add_epi32(*dot, _mm256_madd_epi16(sum, scale));
+///
+/// # Safety
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn add_products<const N: usize>(dots: &mut [__m256i; N], sums: &[__m256i; N], scale: __m256i) {
+    for n in 0..N {
+        // SAFETY: the caller's promise.
+        dots[n] = unsafe { _mm256_add_epi32(dots[n], _mm256_madd_epi16(sums[n], scale)) };
     }
 }
 
@@ -205,26 +247,36 @@ fn add_products<const N: usize>(dots: &mut [__m256i; N], sums: &[__m256i; N], sc
 ///
 /// # Safety
 /// `chunk` points to a chunk of the code plane; `x` to the group's codes; `biases` to its biases.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
+#[inline(always)]
 unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
     chunk: *const u8,
     x: *const u32,
     biases: *const u32,
-) -> [__m256i; N] {
-    let mut sums = [_mm256_setzero_si256(); N];
+) -> Sums<__m256i, N> {
     // SAFETY: as above.
     unsafe {
+        let mut sums = [[_mm256_setzero_si256(); N]; HALVES];
         if F::CENTRE != 0 {
             for n in 0..N {
-                sums[n] = bias::<F, N>(biases.add(n));
+                let bias = bias::<F, N>(biases.add(n));
+                sums = sums.map(|mut half| {
+                    half[n] = bias;
+                    half
+                });
             }
         }
         macro_rules! steps {
             ($($step:literal)*) => {$(
-                let weights = unpack::<F>(chunk, FIRST + $step);
+                let weights = [unpack::<F>(chunk, FIRST + $step, 0), unpack::<F>(chunk, FIRST + $step, 1)];
                 for n in 0..N {
-                    sums[n] = multiply_add(sums[n], weights, word(x.add($step * N + n)));
+                    let x = word(x.add($step * N + n));
+                    for h in 0..HALVES {
+                        sums[h][n] = if F::CENTRE == 0 && $step == 0 {
+                            _mm256_maddubs_epi16(weights[h], x)
+                        } else {
+                            multiply_add(sums[h][n], weights[h], x)
+                        };
+                    }
                 }
             )*};
         }
@@ -232,8 +284,8 @@ unsafe fn group<F: Quant, const N: usize, const FIRST: usize>(
         if F::SPEC.group == 32 {
             steps!(4 5 6 7);
         }
+        sums
     }
-    sums
 }
 
 /// Minus the centre times the half sums of one row's activations in a group.
@@ -285,44 +337,43 @@ pub(super) fn multiply_add(mut sums: __m256i, weights: __m256i, activations: __m
     // SAFETY: two AVX2 instructions on registers.
     unsafe {
         std::arch::asm!(
-            "vpmaddubsw {x}, {w}, {x}",
-            "vpaddw {s}, {s}, {x}",
+            "vpmaddubsw {t}, {w}, {x}",
+            "vpaddw {s}, {s}, {t}",
             s = inout(ymm_reg) sums,
             w = in(ymm_reg) weights,
-            x = inout(ymm_reg) activations => _,
+            x = in(ymm_reg) activations,
+            t = lateout(ymm_reg) _,
             options(pure, nomem, nostack, preserves_flags)
         );
     }
     sums
 }
 
-/// The codes of one step: four of each row.
+/// The codes of one step: four of each row of half a tile.
 ///
 /// # Safety
 /// `chunk` points to a chunk of the code plane.
-#[inline]
-#[target_feature(enable = "avx2,fma,f16c")]
-unsafe fn unpack<F: Quant>(chunk: *const u8, step: usize) -> __m256i {
-    let (low, high) = (F::SPEC.low, F::SPEC.high);
-    // Bit `step · b` of a plane's bytes laid end to end, 32 side by side.
-    // SAFETY: both planes hold eight steps.
-    unsafe {
-        let vector = load(chunk.add(step * low / 8 * 32));
-        let shifted = shift_left(vector, -((step * low % 8) as i32));
-        let mut codes = _mm256_and_si256(shifted, _mm256_set1_epi8((1 << low) - 1));
-        if high > 0 {
-            let vector = load(chunk.add(low * CHUNK + step * high / 8 * 32));
-            let shifted = shift_left(vector, low as i32 - (step * high % 8) as i32);
-            codes = _mm256_or_si256(
-                codes,
-                _mm256_and_si256(shifted, _mm256_set1_epi8(((1 << high) - 1) << low)),
-            );
+#[inline(always)]
+unsafe fn unpack<F: Quant>(chunk: *const u8, step: usize, half: usize) -> __m256i {
+    // SAFETY: a chunk has the vectors of its pieces.
+    let piece = |piece: Piece| unsafe {
+        let vector = load(chunk.add(piece.vector * VECTOR + 32 * half));
+        let shifted = shift_left(vector, piece.to as i32 - piece.bit as i32);
+        let mask = ((1u32 << piece.len) - 1) << piece.to;
+        _mm256_and_si256(shifted, _mm256_set1_epi8(mask as i8))
+    };
+    let [first, second, third] = F::PIECES[step];
+    let mut codes = piece(first);
+    for more in [second, third] {
+        if more.len > 0 {
+            // SAFETY: the caller has AVX2.
+            codes = unsafe { _mm256_or_si256(codes, piece(more)) };
         }
-        codes
     }
+    codes
 }
 
-/// Shifts 16-bit lanes by −7 to 6 bits; the amount is a constant wherever this is inlined.
+/// Shifts 16-bit lanes by −7 to 4 bits; the amount is a constant wherever this is inlined.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn shift_left(v: __m256i, by: i32) -> __m256i {
@@ -343,15 +394,16 @@ fn shift_left(v: __m256i, by: i32) -> __m256i {
     }
 }
 
-/// Scales of two groups in 16 bits, `[row][2]`.
+/// Scales of two groups in 16 bits, `[row][2]` of half a tile.
 ///
 /// # Safety
 /// `meta` points to a block of the meta plane that has such a pair.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn scales<F: Quant>(meta: *const u8, pair: usize) -> __m256i {
+unsafe fn scales<F: Quant>(meta: *const u8, pair: usize, half: usize) -> __m256i {
+    let at = F::SPEC.scales_at() + 32 * pair + 16 * half;
     // SAFETY: sixteen bytes within the block.
-    let bytes = unsafe { _mm_loadu_si128(meta.add(F::SPEC.scales_at() + 16 * pair).cast()) };
+    let bytes = unsafe { _mm_loadu_si128(meta.add(at).cast()) };
     if const { matches!(F::SPEC.scales, Scales::Nibbles) } {
         _mm256_and_si256(_mm256_cvtepu8_epi16(bytes), _mm256_set1_epi16(15))
     } else {
@@ -359,13 +411,13 @@ unsafe fn scales<F: Quant>(meta: *const u8, pair: usize) -> __m256i {
     }
 }
 
-/// Mins of two groups in 16 bits, `[row][2]`.
+/// Mins of two groups in 16 bits, `[row][2]` of half a tile.
 ///
 /// # Safety
 /// `meta` points to a block of the meta plane that has such a pair.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn group_mins<F: Quant>(meta: *const u8, pair: usize) -> __m256i {
+unsafe fn group_mins<F: Quant>(meta: *const u8, pair: usize, half: usize) -> __m256i {
     let nibbles = const { matches!(F::SPEC.scales, Scales::Nibbles) };
     let at = if nibbles {
         F::SPEC.scales_at()
@@ -373,7 +425,7 @@ unsafe fn group_mins<F: Quant>(meta: *const u8, pair: usize) -> __m256i {
         F::SPEC.mins_at()
     };
     // SAFETY: sixteen bytes within the block.
-    let mins = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(meta.add(at + 16 * pair).cast())) };
+    let mins = unsafe { _mm256_cvtepu8_epi16(_mm_loadu_si128(meta.add(at + 32 * pair + 16 * half).cast())) };
     if nibbles {
         _mm256_srli_epi16::<4>(mins)
     } else {
@@ -399,7 +451,7 @@ fn both_odd(v: __m256i) -> __m256i {
 /// 32 bytes can be read.
 #[inline]
 #[target_feature(enable = "avx2")]
-unsafe fn load(p: *const u8) -> __m256i {
+pub(super) unsafe fn load(p: *const u8) -> __m256i {
     // SAFETY: the caller's promise.
     unsafe { _mm256_loadu_si256(p.cast()) }
 }

@@ -2,11 +2,15 @@
 //!
 //! `vpmaddubsw` wants one side unsigned: it gets |w|, and the activations take w's sign. Two products of
 //! 128·127 just fit 16 bits, so that each step is widened by itself.
-use super::quantized::{float, half, word};
+// `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
+use super::quantized::{AHEAD, HALVES, fetch, float, half, load, word};
 use crate::activation::block_32;
 use crate::format::{Format, Spec};
 use crate::kernels::TileOut;
 use crate::matrix::Tile;
+use crate::packed::{STEPS, VECTOR};
 use std::arch::x86_64::*;
 
 /// A format as a type.
@@ -28,33 +32,45 @@ impl Signed for Q8_0 {
 #[target_feature(enable = "avx2,fma,f16c")]
 pub(super) unsafe fn product<F: Signed, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
     let ones = _mm256_set1_epi16(1);
-    let mut acc = [_mm256_setzero_ps(); N];
+    let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
     let (mut meta, mut codes, mut x) = (tile.meta.as_ptr(), tile.codes.as_ptr(), x.as_ptr());
+    let (meta_bytes, code_bytes) = (F::SPEC.meta_bytes(), F::SPEC.code_bytes());
+    let mut ahead = meta.wrapping_add(AHEAD);
     for _ in 0..tile.cols / F::SPEC.block {
-        let mut dots = [_mm256_setzero_si256(); N];
+        fetch(ahead, 0, meta_bytes + code_bytes);
+        let mut dots = [[_mm256_setzero_si256(); N]; HALVES];
         // SAFETY: the planes and the sweep have so many blocks of these sizes.
         unsafe {
-            for step in 0..8 {
-                let weights = _mm256_loadu_si256(codes.add(32 * step).cast());
-                let magnitudes = _mm256_abs_epi8(weights);
-                for (n, dot) in dots.iter_mut().enumerate() {
-                    let activations = _mm256_sign_epi8(word(x.add(step * N + n)), weights);
-                    *dot = multiply_add(*dot, magnitudes, activations, ones);
+            for step in 0..STEPS {
+                let codes = codes.add(VECTOR * step);
+                let weights: [_; HALVES] = [load(codes), load(codes.add(32))];
+                let magnitudes = weights.map(|w| _mm256_abs_epi8(w));
+                for n in 0..N {
+                    let x = word(x.add(step * N + n));
+                    for h in 0..HALVES {
+                        let activations = _mm256_sign_epi8(x, weights[h]);
+                        dots[h][n] = multiply_add(dots[h][n], magnitudes[h], activations, ones);
+                    }
                 }
             }
-            let d = half(meta);
-            for n in 0..N {
-                let scale = _mm256_mul_ps(d, float(x.add(block_32::D * N + n)));
-                acc[n] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dots[n]), acc[n]);
+            for h in 0..HALVES {
+                let d = half(meta.add(16 * h));
+                for n in 0..N {
+                    let scale = _mm256_mul_ps(d, float(x.add(block_32::D * N + n)));
+                    acc[h][n] = _mm256_fmadd_ps(scale, _mm256_cvtepi32_ps(dots[h][n]), acc[h][n]);
+                }
             }
-            meta = meta.add(F::SPEC.meta_bytes());
-            codes = codes.add(F::SPEC.code_bytes());
+            meta = meta.add(meta_bytes);
+            codes = codes.add(code_bytes);
             x = x.add(block_32::WORDS * N);
         }
+        ahead = ahead.wrapping_add(meta_bytes + code_bytes);
     }
-    for (out, acc) in out.iter_mut().zip(acc) {
-        // SAFETY: a row of `out` is eight floats.
-        unsafe { _mm256_storeu_ps(out.as_mut_ptr(), acc) };
+    for (n, out) in out.iter_mut().enumerate() {
+        for h in 0..HALVES {
+            // SAFETY: a row of `out` is two times eight floats.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * h), acc[h][n]) };
+        }
     }
 }
 

@@ -4,10 +4,13 @@
 //! what it costs to hand over a region. Protocol:
 //!
 //! - One atomic word, the *gate*, says everything: the number of the region (its epoch), whether it is
-//!   open, and how many workers are inside. The caller writes the job and the cursor while the gate is
+//!   open, and how many workers are inside. The caller writes the job and the spans while the gate is
 //!   closed and nobody is inside, then opens it under a new epoch. A worker that sees a new epoch enters by
-//!   counting itself in, which succeeds only while the gate is open; inside, it takes tasks from the cursor
-//!   until none are left, and counts itself out.
+//!   counting itself in, which succeeds only while the gate is open; inside, it takes tasks until none are
+//!   left, and counts itself out.
+//! - Each worker has a *span* of consecutive tasks, so that what it reads is consecutive too and memory that is
+//!   fetched ahead is its own. It takes them from the front; when there are no more, it takes the last ones of
+//!   the others' spans.
 //! - The caller works too. When the tasks run out it closes the gate and waits for those *inside*, never
 //!   for a worker that has yet to wake up: a sleeping or descheduled thread costs its help, not its delay.
 //! - A worker without a region spins for [`SPINS`] rounds, then says that it sleeps, looks at the gate once
@@ -24,7 +27,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::{
         Arc, Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     thread::{self, JoinHandle},
 };
@@ -54,8 +57,8 @@ struct Padded<T>(T);
 #[derive(Debug)]
 struct Shared {
     gate: Padded<AtomicU64>,
-    /// The next task that nobody has taken.
-    cursor: Padded<AtomicUsize>,
+    /// Of each worker, the caller first: what is left of its tasks.
+    spans: Box<[Span]>,
     job: UnsafeCell<Job>,
     /// The payload of the first task that panicked in this region.
     panic: Mutex<Option<Box<dyn Any + Send>>>,
@@ -72,7 +75,47 @@ struct Job {
     /// # Safety
     /// The first argument must be `task` of the same job, and its closure must still be alive.
     call: unsafe fn(*const (), usize),
-    tasks: usize,
+}
+
+/// A range of tasks that nobody has taken: its begin in the low half of the word, its end in the high one.
+#[derive(Debug, Default)]
+struct Span(Padded<AtomicU64>);
+
+impl Span {
+    fn set(&self, start: u32, end: u32) {
+        self.0
+            .0
+            .store(u64::from(start) | u64::from(end) << 32, Ordering::Relaxed);
+    }
+
+    fn take_first(&self) -> Option<usize> {
+        self.take(|start, end| (start, (start + 1, end)))
+    }
+
+    fn take_last(&self) -> Option<usize> {
+        self.take(|start, end| (end - 1, (start, end - 1)))
+    }
+
+    /// Takes a task, leaving another range; the closure gets none that is empty.
+    fn take(&self, split: impl Fn(u32, u32) -> (u32, (u32, u32))) -> Option<usize> {
+        let mut word = self.0.0.load(Ordering::Relaxed);
+        loop {
+            let (start, end) = (word as u32, (word >> 32) as u32);
+            if start >= end {
+                return None;
+            }
+            let (task, (start, end)) = split(start, end);
+            let left = u64::from(start) | u64::from(end) << 32;
+            match self
+                .0
+                .0
+                .compare_exchange_weak(word, left, Ordering::Relaxed, Ordering::Relaxed)
+            {
+                Ok(_) => return Some(task as usize),
+                Err(now) => word = now,
+            }
+        }
+    }
 }
 
 // SAFETY: `job` is written by the caller that holds `busy` while the gate is closed with nobody inside, and
@@ -89,11 +132,10 @@ impl Pool {
         let spawned = threads.max(1) - 1;
         let shared = Arc::new(Shared {
             gate: Padded(AtomicU64::new(0)),
-            cursor: Padded(AtomicUsize::new(0)),
+            spans: (0..=spawned).map(|_| Span::default()).collect(),
             job: UnsafeCell::new(Job {
                 task: std::ptr::null(),
                 call: |_, _| (),
-                tasks: 0,
             }),
             panic: Mutex::new(None),
             busy: AtomicBool::new(false),
@@ -136,10 +178,16 @@ impl Pool {
             *shared.job.get() = Job {
                 task: (&raw const task).cast(),
                 call: call::<F>,
-                tasks,
             }
         };
-        shared.cursor.0.store(0, Ordering::Relaxed);
+        let workers = shared.spans.len();
+        let bound = |worker: usize| {
+            u32::try_from(tasks / workers * worker + tasks % workers * worker / workers)
+                .expect("more tasks than can be counted")
+        };
+        for (worker, span) in shared.spans.iter().enumerate() {
+            span.set(bound(worker), bound(worker + 1));
+        }
         let epoch = shared.gate.0.load(Ordering::Relaxed) & !(OPEN | INSIDE);
         shared
             .gate
@@ -148,7 +196,7 @@ impl Pool {
         self.wake(tasks - 1);
 
         // SAFETY: the gate is open, and stays so until this thread closes it.
-        unsafe { shared.work() };
+        unsafe { shared.work(0) };
 
         shared.gate.0.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0;
@@ -206,7 +254,7 @@ impl Shared {
                 {
                     Ok(_) => {
                         // SAFETY: this thread is counted inside an open gate.
-                        unsafe { self.work() };
+                        unsafe { self.work(worker + 1) };
                         self.gate.0.fetch_sub(1, Ordering::AcqRel);
                         break;
                     }
@@ -242,18 +290,17 @@ impl Shared {
     ///
     /// # Safety
     /// The calling thread is inside an open gate, or is the one that opened it.
-    unsafe fn work(&self) {
+    unsafe fn work(&self, worker: usize) {
         // SAFETY: nobody writes the job while the gate is open or anyone inside.
         let job = unsafe { *self.job.get() };
-        loop {
-            let index = self.cursor.0.fetch_add(1, Ordering::Relaxed);
-            if index >= job.tasks {
-                return;
-            }
+        let (before, own) = self.spans.split_at(worker);
+        let (own, after) = own.split_first().expect("a span for each worker");
+        let others = || after.iter().chain(before).find_map(Span::take_last);
+        while let Some(task) = own.take_first().or_else(others) {
             // SAFETY: `run` does not return, and so the closure lives, before this thread has left.
-            let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.task, index) }));
+            let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.task, task) }));
             if let Err(payload) = outcome {
-                self.cursor.0.store(job.tasks, Ordering::Relaxed);
+                self.spans.iter().for_each(|span| span.set(0, 0));
                 self.panic
                     .lock()
                     .unwrap_or_else(PoisonError::into_inner)
@@ -266,7 +313,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::time::Duration;
+    use std::{sync::atomic::AtomicUsize, time::Duration};
 
     fn each_once(pool: &Pool, tasks: usize) {
         let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
@@ -287,6 +334,40 @@ mod tests {
                 each_once(&pool, tasks);
             }
         }
+    }
+
+    #[test]
+    fn a_worker_takes_its_span_in_order_and_others_from_behind() {
+        let span = Span::default();
+        assert_eq!((span.take_first(), span.take_last()), (None, None));
+        span.set(3, 7);
+        let taken = [
+            span.take_first(),
+            span.take_last(),
+            span.take_first(),
+            span.take_last(),
+        ];
+        assert_eq!(taken, [Some(3), Some(6), Some(4), Some(5)]);
+        assert_eq!((span.take_first(), span.take_last()), (None, None));
+    }
+
+    #[test]
+    fn one_thread_does_all_while_the_others_are_busy() {
+        let pool = Pool::new(3);
+        let (done, entered) = (AtomicUsize::new(0), AtomicUsize::new(0));
+        // The first task of each other worker's span waits until all the others are done.
+        let (first, second) = (30 / 3, 30 / 3 * 2);
+        pool.run(30, |task| {
+            if task == first || task == second {
+                entered.fetch_add(1, Ordering::SeqCst);
+                while done.load(Ordering::SeqCst) < 28 {
+                    thread::yield_now();
+                }
+            } else {
+                done.fetch_add(1, Ordering::SeqCst);
+            }
+        });
+        assert_eq!((done.into_inner(), entered.into_inner()), (28, 2));
     }
 
     #[test]

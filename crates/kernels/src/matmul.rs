@@ -128,9 +128,11 @@ unsafe fn multiply_run(
         let rows = sweeps.rows(sweep);
         let kernel = Kernel::new(compute.isa(), matrix.format(), rows.len());
         let x = &x[rows.start * row_words..rows.end * row_words];
+        // What further sweeps read is in the cache.
+        let fetch = sweep == 0;
         for tile in tiles.clone() {
             let results = &mut results[..rows.len()];
-            kernel.run(matrix.tile(tile), x, results);
+            kernel.run(matrix.tile(tile), x, fetch, results);
             let column = tile * LANES;
             let lanes = LANES.min(matrix.rows() - column);
             for (row, result) in rows.clone().zip(results) {

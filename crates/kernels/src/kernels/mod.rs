@@ -24,12 +24,13 @@ const FLOAT_RUN: usize = 16;
 /// The outputs of one tile for the rows of a sweep.
 pub(crate) type TileOut = [[f32; LANES]];
 
-/// Multiplies a tile with a sweep.
+/// Multiplies a tile with a sweep. `fetch` says that the tiles come from memory, and that those that follow are to be
+/// fetched meanwhile.
 ///
 /// # Safety
 /// The machine has the kernel's instructions; the tile is one of its format; `x` and `out` are a sweep of its number
 /// of rows, `x` in the format's scheme with the tile's columns.
-type TileKernel = unsafe fn(Tile<'_>, &[u32], &mut TileOut);
+type TileKernel = unsafe fn(Tile<'_>, &[u32], fetch: bool, &mut TileOut);
 
 /// The kernel for a format and a number of rows.
 #[derive(Clone, Copy)]
@@ -52,14 +53,14 @@ impl Kernel {
     }
 
     /// Multiplies a tile of the format with a sweep of its scheme.
-    pub fn run(self, tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
+    pub fn run(self, tile: Tile<'_>, x: &[u32], fetch: bool, out: &mut TileOut) {
         let shape = TileShape::new(self.format, tile.cols);
         assert_eq!((tile.meta.len(), tile.codes.len()), (shape.meta, shape.codes));
         assert_eq!(x.len(), self.rows * Scheme::of(self.format).row_words(tile.cols));
         assert_eq!(out.len(), self.rows);
         match self.native {
             // SAFETY: `new` had the proof of the instruction set, and the sizes are as they must be.
-            Some(kernel) => unsafe { kernel(tile, x, out) },
+            Some(kernel) => unsafe { kernel(tile, x, fetch, out) },
             None => scalar::product(self.format, tile, x, out),
         }
     }

@@ -2,7 +2,8 @@
 // `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::quantized::{AHEAD, HALVES, Sums, fetch, float, half};
+use super::Fetch;
+use super::quantized::{HALVES, Sums, float, half};
 use crate::kernels::{FLOAT_RUN, TileOut};
 use crate::matrix::Tile;
 use crate::packed::LANES;
@@ -58,11 +59,18 @@ impl Float for BF16 {
 /// # Safety
 /// As `TileKernel` says, for `F` and `N`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn product<F: Float, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
+pub(super) unsafe fn product<F: Float, const N: usize>(
+    tile: Tile<'_>,
+    x: &[u32],
+    fetch: bool,
+    out: &mut TileOut,
+) {
     let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
     let (mut weights, mut x) = (tile.codes.as_ptr(), x.as_ptr());
     let mut cols = tile.cols;
+    let mut fetch = Fetch::new(fetch, weights, FLOAT_RUN * F::BYTES * LANES);
     while cols >= FLOAT_RUN {
+        fetch.next();
         // SAFETY: the tile has `cols` times sixteen weights more, the sweep `cols` times N activations.
         unsafe {
             add_run::<F, N>(FLOAT_RUN, weights, x, &mut acc);
@@ -95,7 +103,6 @@ unsafe fn add_run<F: Float, const N: usize>(
     acc: &mut Sums<__m256, N>,
 ) {
     let bytes = F::BYTES * LANES;
-    fetch(weights.wrapping_add(AHEAD), 0, run * bytes);
     // SAFETY: the caller's promise.
     unsafe {
         let mut parts = [[_mm256_setzero_ps(); N]; HALVES];

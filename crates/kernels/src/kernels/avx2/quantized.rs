@@ -9,6 +9,7 @@
 // `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
+use super::Fetch;
 use crate::activation::{block_32, block_256};
 use crate::format::{Format, Mins, Scales, Spec};
 use crate::kernels::TileOut;
@@ -54,10 +55,6 @@ quants!(Q4_0 Q4_1 Q5_0 Q5_1 Q2_K Q3_K Q4_K Q5_K Q6_K);
 
 /// Half of a tile's rows: what fits a vector.
 pub(super) const HALVES: usize = 2;
-/// How far ahead of what is read memory is fetched, in bytes: what the memory delivers in the time that it takes to
-/// answer. Between tiles and runs this reads on into what comes next.
-pub(super) const AHEAD: usize = 4096;
-
 /// Sums of a tile with the rows of a sweep, `[half][row]`.
 pub(super) type Sums<V, const N: usize> = [[V; N]; HALVES];
 
@@ -66,7 +63,12 @@ pub(super) type Sums<V, const N: usize> = [[V; N]; HALVES];
 /// # Safety
 /// As `TileKernel` says, for `F` and `N`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn product<F: Quant, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
+pub(super) unsafe fn product<F: Quant, const N: usize>(
+    tile: Tile<'_>,
+    x: &[u32],
+    fetch: bool,
+    out: &mut TileOut,
+) {
     let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
     let blocks = tile.cols / F::SPEC.block;
     let (meta_bytes, code_bytes) = (F::SPEC.meta_bytes(), F::SPEC.code_bytes());
@@ -76,21 +78,19 @@ pub(super) unsafe fn product<F: Quant, const N: usize>(tile: Tile<'_>, x: &[u32]
         block_256::WORDS
     };
     let (mut meta, mut codes, mut x) = (tile.meta.as_ptr(), tile.codes.as_ptr(), x.as_ptr());
-    // The planes of a tile and its successor follow each other: fetched in one go, whatever is read in which order.
-    let mut ahead = meta.wrapping_add(AHEAD);
+    let mut fetch = Fetch::new(fetch, meta, (meta_bytes + code_bytes) / F::SPEC.groups());
     for _ in 0..blocks {
         // SAFETY: the planes and the sweep have `blocks` blocks of these sizes.
         unsafe {
             if F::SPEC.block == 32 {
-                block_of_32::<F, N>(meta, codes, x, ahead, &mut acc);
+                block_of_32::<F, N>(meta, codes, x, &mut fetch, &mut acc);
             } else {
-                block_of_256::<F, N>(meta, codes, x, ahead, &mut acc);
+                block_of_256::<F, N>(meta, codes, x, &mut fetch, &mut acc);
             }
             meta = meta.add(meta_bytes);
             codes = codes.add(code_bytes);
             x = x.add(words * N);
         }
-        ahead = ahead.wrapping_add(meta_bytes + code_bytes);
     }
     for (n, out) in out.iter_mut().enumerate() {
         for h in 0..HALVES {
@@ -107,12 +107,12 @@ unsafe fn block_of_32<F: Quant, const N: usize>(
     meta: *const u8,
     codes: *const u8,
     x: *const u32,
-    ahead: *const u8,
+    fetch: &mut Fetch,
     acc: &mut Sums<__m256, N>,
 ) {
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
-        fetch(ahead, 0, F::SPEC.meta_bytes() + F::SPEC.code_bytes());
+        fetch.next();
         let biases = x.add(block_32::BIASES * N);
         let sums = group::<F, N, 0>(codes, x, biases);
         for h in 0..HALVES {
@@ -145,12 +145,11 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
     meta: *const u8,
     codes: *const u8,
     x: *const u32,
-    ahead: *const u8,
+    fetch: &mut Fetch,
     acc: &mut Sums<__m256, N>,
 ) {
     let has_mins = const { matches!(F::SPEC.mins, Mins::PerGroup) };
     let pairs = F::SPEC.groups() / 2;
-    let group_bytes = (F::SPEC.meta_bytes() + F::SPEC.code_bytes()).div_ceil(F::SPEC.groups());
     // SAFETY: all reads are within the block, by the layout that `packed` and `activation` describe.
     unsafe {
         let zero = _mm256_setzero_si256();
@@ -160,13 +159,13 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
             let scale: [_; HALVES] = [scales::<F>(meta, pair, 0), scales::<F>(meta, pair, 1)];
             let codes = codes.add(2 * pair * F::SPEC.group / CHUNK * F::SPEC.chunk_bytes());
             let x = x.add(2 * pair * F::SPEC.group / 4 * N);
-            fetch(ahead, 2 * pair * group_bytes, group_bytes);
+            fetch.next();
             let sums = group::<F, N, 0>(codes, x, biases(2 * pair));
             for h in 0..HALVES {
                 add_products(&mut dots[h], &sums[h], both_even(scale[h]));
             }
             let x = x.add(F::SPEC.group / 4 * N);
-            fetch(ahead, (2 * pair + 1) * group_bytes, group_bytes);
+            fetch.next();
             let sums = if F::SPEC.group == 32 {
                 group::<F, N, 0>(codes.add(F::SPEC.chunk_bytes()), x, biases(2 * pair + 1))
             } else {
@@ -219,15 +218,6 @@ unsafe fn block_of_256<F: Quant, const N: usize>(
                 }
             }
         }
-    }
-}
-
-/// Fetches `bytes` from `offset` on into the nearest cache.
-#[inline(always)]
-pub(super) fn fetch(ahead: *const u8, offset: usize, bytes: usize) {
-    for line in 0..bytes.div_ceil(64) {
-        // SAFETY: whatever the address, a fetch reads nothing that a program could see.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(ahead.wrapping_add(offset + 64 * line).cast()) };
     }
 }
 

@@ -5,7 +5,8 @@
 // `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
 #![allow(clippy::needless_range_loop)]
 
-use super::quantized::{AHEAD, HALVES, fetch, float, half, load, word};
+use super::Fetch;
+use super::quantized::{HALVES, float, half, load, word};
 use crate::activation::block_32;
 use crate::format::{Format, Spec};
 use crate::kernels::TileOut;
@@ -30,14 +31,19 @@ impl Signed for Q8_0 {
 /// # Safety
 /// As `TileKernel` says, for `F` and `N`.
 #[target_feature(enable = "avx2,fma,f16c")]
-pub(super) unsafe fn product<F: Signed, const N: usize>(tile: Tile<'_>, x: &[u32], out: &mut TileOut) {
+pub(super) unsafe fn product<F: Signed, const N: usize>(
+    tile: Tile<'_>,
+    x: &[u32],
+    fetch: bool,
+    out: &mut TileOut,
+) {
     let ones = _mm256_set1_epi16(1);
     let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
     let (mut meta, mut codes, mut x) = (tile.meta.as_ptr(), tile.codes.as_ptr(), x.as_ptr());
     let (meta_bytes, code_bytes) = (F::SPEC.meta_bytes(), F::SPEC.code_bytes());
-    let mut ahead = meta.wrapping_add(AHEAD);
+    let mut fetch = Fetch::new(fetch, meta, meta_bytes + code_bytes);
     for _ in 0..tile.cols / F::SPEC.block {
-        fetch(ahead, 0, meta_bytes + code_bytes);
+        fetch.next();
         let mut dots = [[_mm256_setzero_si256(); N]; HALVES];
         // SAFETY: the planes and the sweep have so many blocks of these sizes.
         unsafe {
@@ -64,7 +70,6 @@ pub(super) unsafe fn product<F: Signed, const N: usize>(tile: Tile<'_>, x: &[u32
             codes = codes.add(code_bytes);
             x = x.add(block_32::WORDS * N);
         }
-        ahead = ahead.wrapping_add(meta_bytes + code_bytes);
     }
     for (n, out) in out.iter_mut().enumerate() {
         for h in 0..HALVES {

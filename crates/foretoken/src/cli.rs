@@ -41,14 +41,29 @@ pub enum BenchCommand {
     Machine(MachineArgs),
 }
 
+/// How many threads compute.
+#[derive(Clone, Copy, Debug, Args)]
+pub struct ThreadArgs {
+    /// Threads [default: all that the system offers]
+    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
+    threads: Option<u32>,
+}
+
+impl ThreadArgs {
+    /// The number asked for, or all that there are.
+    pub fn count(self) -> usize {
+        self.threads
+            .map_or_else(foretoken::available_threads, |threads| threads as usize)
+    }
+}
+
 #[derive(Debug, Args)]
 pub struct CostArgs {
     /// The model (GGUF)
     #[arg(short, long, value_name = "MODEL.gguf")]
     pub model: PathBuf,
-    /// Threads [default: all that the system offers]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
     /// Numbers of rows
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "1,2,3,4,5,6,7,8,10,12,16",
           value_parser = clap::value_parser!(u32).range(1..=4096))]
@@ -73,9 +88,8 @@ pub struct CostArgs {
 
 #[derive(Debug, Args)]
 pub struct MachineArgs {
-    /// Threads [default: all that the system offers]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
     /// Measurements of each figure
     #[arg(long, value_name = "N", default_value_t = 9, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub repeat: u32,
@@ -131,9 +145,8 @@ pub struct RunArgs {
     /// End the answer before this text (may be given several times)
     #[arg(long, value_name = "TEXT", value_parser = stop)]
     pub stop: Vec<String>,
-    /// Threads [default: all that the system offers]
-    #[arg(short, long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=1024))]
-    pub threads: Option<u32>,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
     /// Positions of the context [default: the model's own, at most 4096]
     #[arg(short, long = "ctx-size", visible_alias = "context", value_name = "N",
           value_parser = clap::value_parser!(u32).range(1..))]

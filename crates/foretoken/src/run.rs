@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let options = SessionOptions {
         drafting: args.drafting(),
         policy: Some(args.policy()),
-        threads: args.threads.map(|n| n as usize),
+        threads: Some(args.threads.count()),
         context: args.context.map(|n| n as usize),
         force_accept: args.drafting.force_accept.map(f64::from),
         ..SessionOptions::new(&args.model)

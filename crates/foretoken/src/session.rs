@@ -193,6 +193,8 @@ pub struct Session {
     load: LoadReport,
     draft_cancel: Option<Cancel>,
     lossless: bool,
+    /// The most bytes of text that could come into the context.
+    max_text_bytes: usize,
 }
 
 impl Session {
@@ -270,7 +272,10 @@ impl Session {
         };
         let text = TokenText(target.tokenizer.clone());
         let lossless = target.model.info().capabilities.row_invariant && options.force_accept.is_none();
+        let context_length = target.model.info().context_length;
+        let max_text_bytes = context_length.saturating_mul(target.tokenizer.max_token_bytes());
         Ok(Self {
+            max_text_bytes,
             engine: Engine::new(target.model, text, drafter, engine_options),
             tokenizer: target.tokenizer,
             template,
@@ -358,11 +363,10 @@ impl Session {
 
     /// Refuses a text that no tokens could bring into the context, before time goes into tokenizing it.
     fn check_length(&self, bytes: usize) -> Result<(), SessionError> {
-        let context_length = self.engine.model().info().context_length;
-        if bytes > context_length.saturating_mul(self.tokenizer.max_token_bytes()) {
+        if bytes > self.max_text_bytes {
             return Err(SessionError::TextTooLong {
                 bytes,
-                context_length,
+                context_length: self.engine.model().info().context_length,
             });
         }
         Ok(())

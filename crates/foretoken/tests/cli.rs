@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use foretoken::Tokenizer;
 use foretoken::gguf::Gguf;
 use foretoken::gguf::testing::real_model;
-use foretoken::model::testing::TinyModel;
+use foretoken::gguf::{Array, Value as GgufValue};
+use foretoken::model::testing::{TinyModel, write};
 use serde_json::Value;
 
 /// Tiny model files: a target, a draft for it that says other things, and the first half of a file.
@@ -380,6 +381,27 @@ fn forced_acceptance_is_marked_everywhere() {
 }
 
 #[test]
+fn a_draft_model_that_computes_nonsense_turns_drafting_off() {
+    let model = TinyModel::llama();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-nonsense.gguf");
+    let mut tensors = model.tensors();
+    let norm = tensors
+        .iter_mut()
+        .find(|t| t.name == "output_norm.weight")
+        .unwrap();
+    norm.data = norm.data.chunks(4).flat_map(|_| f32::NAN.to_le_bytes()).collect();
+    write(&path, model.metadata(), tensors).unwrap();
+    let plain = json(&mut run("-p the-hen -n 20 --temp 0.8 --seed 2"));
+    let drafted = json(&mut run(&format!(
+        "-p the-hen -n 20 --temp 0.8 --seed 2 -d {}",
+        path.display()
+    )));
+    assert_eq!(drafted["tokens"], plain["tokens"]);
+    let reason = drafted["speculation"]["off_reason"].as_str().unwrap();
+    assert!(reason.contains("the draft model"), "{reason}");
+}
+
+#[test]
 fn a_closed_output_ends_quietly() {
     let mut child = endless()
         .stdout(Stdio::piped())
@@ -436,6 +458,38 @@ fn an_interrupt_ends_with_statistics() {
         stderr.contains("finished: cancelled") && stderr.contains("n_predict"),
         "{stderr}"
     );
+}
+
+/// Before there is an answer an interrupt ends the process. A pipe that nobody writes to keeps it from having one.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupt_before_the_answer_says_so() {
+    let pipe = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-pipe-{}.gguf", std::process::id()));
+    let _ = std::fs::remove_file(&pipe);
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    let mut child = foretoken(["run", "-p", "hen", "-m"])
+        .arg(&pipe)
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // Bit 1 of the mask of caught signals is that of SIGINT.
+    let catches = || {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap();
+        u64::from_str_radix(mask.trim(), 16).unwrap() & 2 != 0
+    };
+    while !catches() {
+        std::thread::yield_now();
+    }
+    let kill = Command::new("kill")
+        .args(["-INT", &child.id().to_string()])
+        .status();
+    assert!(kill.unwrap().success());
+    let status = child.wait().unwrap();
+    let mut stderr = String::new();
+    child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
+    assert_eq!((status.code(), stderr.as_str()), (Some(130), "interrupted\n"));
+    std::fs::remove_file(&pipe).unwrap();
 }
 
 #[test]
@@ -525,6 +579,29 @@ fn inspect_shows_what_a_file_holds() {
     assert!(bytes <= object["bytes"].as_u64().unwrap());
     // The head is the embedding: all is read.
     assert_eq!(object["bytes_per_token"], bytes);
+}
+
+#[test]
+fn inspect_shows_sizes_that_differ_by_layer() {
+    let model = TinyModel::llama();
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-sizes-by-layer.gguf");
+    let sizes = |sizes: &[u32]| GgufValue::Array(Array::U32(sizes.to_vec()));
+    let mut metadata = model.metadata();
+    for (key, value) in &mut metadata {
+        match key.as_str() {
+            "llama.feed_forward_length" => *value = sizes(&[160, 320]),
+            "llama.attention.head_count_kv" => *value = sizes(&[2, 2]),
+            _ => {}
+        }
+    }
+    write(&path, metadata, model.tensors()).unwrap();
+    let path = path.to_str().unwrap();
+    let (result, stdout, stderr) = output(&mut foretoken(["inspect", path]));
+    assert!(result.status.success(), "{stderr}");
+    assert!(stdout.contains("160 to 320 by layer"), "{stdout}");
+    let object = json(&mut foretoken(["inspect", path]));
+    assert_eq!(object["feed_forward_size"], serde_json::json!([160, 320]));
+    assert_eq!(object["kv_heads"], serde_json::json!([2, 2]));
 }
 
 #[test]

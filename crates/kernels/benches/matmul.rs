@@ -3,7 +3,7 @@
 //! Matrices of 8960 x 1536 that together exceed any cache are multiplied in turn, as the layers of a model
 //! are. Throughput counts multiply-adds. `THREADS` sets the threads (2).
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
-use foretoken_kernels::{Compute, Format, Matrix, Product, Scratch, matmul};
+use foretoken_kernels::{Arena, Compute, Format, Matrix, Product, Scratch, matmul};
 use std::cell::LazyCell;
 use std::time::Duration;
 
@@ -51,7 +51,7 @@ fn matrices(compute: &Compute, format: Format) -> Vec<Matrix> {
         .map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8 & 0x3b)
         .collect();
     (0..TOTAL.div_ceil(bytes))
-        .map(|_| Matrix::pack(compute, format, ROWS, COLS, &file).expect("the sizes fit"))
+        .map(|_| Matrix::pack(compute, &mut Arena::new(), format, ROWS, COLS, &file).expect("the sizes fit"))
         .collect()
 }
 

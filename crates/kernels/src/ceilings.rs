@@ -4,7 +4,7 @@
 //! One call is one measurement of some milliseconds. A machine that others share drifts: measure again and
 //! again, among what is to be compared with it, and take medians.
 use crate::activation::MAX_SWEEP;
-use crate::memory::{Disjoint, PageBytes};
+use crate::memory::{Arena, ArenaBytes, Disjoint};
 use crate::packed::VECTOR;
 use crate::vector::lanes::{LANES, Lanes, dispatch};
 use crate::{Compute, Isa};
@@ -21,7 +21,7 @@ const STEPS: usize = 1 << 15;
 /// Measures the ceilings.
 #[derive(Debug)]
 pub struct Ceilings {
-    memory: PageBytes,
+    memory: ArenaBytes,
 }
 
 impl Ceilings {
@@ -30,13 +30,14 @@ impl Ceilings {
     /// # Errors
     /// If the system does not have it.
     pub fn new(compute: &Compute) -> std::io::Result<Self> {
-        let mut memory = PageBytes::zeroed(MEMORY)?;
-        let bytes = Disjoint::new(&mut memory);
-        // Untouched pages would all be one page of zeros, in the cache.
-        compute.pool().run(MEMORY / READ_TASK, |task| {
-            // SAFETY: each part is one task's.
-            unsafe { bytes.part(task * READ_TASK..(task + 1) * READ_TASK) }.fill(0x3c)
-        });
+        let memory = Arena::new().fill(MEMORY, 64, |bytes| {
+            let bytes = Disjoint::new(bytes);
+            // Untouched pages would all be one page of zeros, in the cache.
+            compute.pool().run(MEMORY / READ_TASK, |task| {
+                // SAFETY: each part is one task's.
+                unsafe { bytes.part(task * READ_TASK..(task + 1) * READ_TASK) }.fill(0x3c)
+            });
+        })?;
         Ok(Self { memory })
     }
 

@@ -24,4 +24,5 @@ pub use compute::{Avx2, Compute, Isa};
 pub use format::Format;
 pub use matmul::{Product, Scratch, matmul};
 pub use matrix::{Matrix, PackError};
+pub use memory::Arena;
 pub use pool::Pool;

@@ -1,7 +1,7 @@
 //! Packed matrices. The layout is private to this crate.
 use crate::block::Block;
-use crate::memory::{Disjoint, PageBytes};
-use crate::packed::{LANES, TileShape, pack_tile, unpack_block};
+use crate::memory::{Arena, ArenaBytes, Disjoint};
+use crate::packed::{ALIGN, LANES, TileShape, pack_tile, unpack_block};
 use crate::{Compute, Format};
 use half::{bf16, f16};
 
@@ -41,10 +41,6 @@ pub enum PackError {
     },
 }
 
-fn memory(bytes: usize) -> Result<PageBytes, PackError> {
-    PageBytes::zeroed(bytes).map_err(|_| PackError::Memory { bytes })
-}
-
 /// A weight matrix, `rows` outputs by `cols` inputs, in the kernels' own layout: re-laid out, never
 /// requantised.
 #[derive(Debug)]
@@ -53,20 +49,21 @@ pub struct Matrix {
     rows: usize,
     cols: usize,
     shape: TileShape,
-    tiles: PageBytes,
+    tiles: ArenaBytes,
 }
 
 /// Bytes of a file that one task of packing takes at least.
 const PACK_TASK: usize = 1 << 18;
 
 impl Matrix {
-    /// Packs row-major blocks as they stand in a GGUF file.
+    /// Packs row-major blocks as they stand in a GGUF file into `arena`.
     ///
     /// # Errors
     /// If `cols` is no multiple of [`Format::block_len`], `bytes` of another length than `rows` rows have, or the
     /// system out of memory.
     pub fn pack(
         compute: &Compute,
+        arena: &mut Arena,
         format: Format,
         rows: usize,
         cols: usize,
@@ -88,38 +85,30 @@ impl Matrix {
             });
         }
         let row_bytes = row_bytes.unwrap_or(0);
-        if row_bytes == 0 {
-            // No weights: whatever `rows` claims, there is nothing to store.
-            let shape = TileShape::new(format, cols);
-            return Ok(Self {
-                format,
-                rows,
-                cols,
-                shape,
-                tiles: memory(0)?,
-            });
-        }
-
         let shape = TileShape::new(format, cols);
-        let tiles = rows.div_ceil(LANES);
-        let mut packed = memory(tiles * shape.stride)?;
-        let per_task = (PACK_TASK / (LANES * row_bytes)).max(1);
-        let target = Disjoint::new(&mut packed);
-        compute.pool().run(tiles.div_ceil(per_task), |task| {
-            for tile in task * per_task..tiles.min((task + 1) * per_task) {
-                let end = rows.min((tile + 1) * LANES);
-                let rows = bytes[tile * LANES * row_bytes..end * row_bytes].chunks_exact(row_bytes);
-                // SAFETY: each tile is packed by one task, once.
-                let tile = unsafe { target.part(tile * shape.stride..(tile + 1) * shape.stride) };
-                pack_tile(format, rows, shape, tile);
-            }
+        // Without weights there is nothing to store, whatever `rows` claims.
+        let tiles = if row_bytes == 0 { 0 } else { rows.div_ceil(LANES) };
+        let packed = arena.fill(tiles * shape.stride, ALIGN, |packed| {
+            let per_task = (PACK_TASK / (LANES * row_bytes).max(1)).max(1);
+            let target = Disjoint::new(packed);
+            compute.pool().run(tiles.div_ceil(per_task), |task| {
+                for tile in task * per_task..tiles.min((task + 1) * per_task) {
+                    let end = rows.min((tile + 1) * LANES);
+                    let rows = bytes[tile * LANES * row_bytes..end * row_bytes].chunks_exact(row_bytes);
+                    // SAFETY: each tile is packed by one task, once.
+                    let tile = unsafe { target.part(tile * shape.stride..(tile + 1) * shape.stride) };
+                    pack_tile(format, rows, shape, tile);
+                }
+            });
         });
         Ok(Self {
             format,
             rows,
             cols,
             shape,
-            tiles: packed,
+            tiles: packed.map_err(|_| PackError::Memory {
+                bytes: tiles * shape.stride,
+            })?,
         })
     }
 

@@ -1,7 +1,7 @@
 //! Packed matrices give back the weights that the file holds.
 mod common;
 use common::{Random, Weights, same, weights};
-use foretoken_kernels::{Compute, Format, Matrix, PackError};
+use foretoken_kernels::{Arena, Compute, Format, Matrix, PackError};
 
 /// `[name, 8 bytes][bytes, u32][weights, u32][the bytes][the weights as f32]` for each format: random blocks and
 /// what the Python package `gguf` (`gguf.quants.dequantize`) makes of them.
@@ -34,7 +34,7 @@ fn weights_are_those_of_ggml() {
         let mut file = weights(format, Weights::Ordinary, rows, cols, &mut Random(1));
         for row in 0..rows {
             file[row * len..(row + 1) * len].copy_from_slice(bytes);
-            let matrix = Matrix::pack(&compute, format, rows, cols, &file).unwrap();
+            let matrix = Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &file).unwrap();
             let mut out = vec![0.0; cols];
             matrix.dequantize_row(row, &mut out);
             assert!(
@@ -54,7 +54,15 @@ fn weights_are_those_of_ggml() {
 fn f32_is_kept() {
     let (rows, cols) = (9, 37);
     let bytes = weights(Format::F32, Weights::Anything, rows, cols, &mut Random(2));
-    let matrix = Matrix::pack(&Compute::new(2), Format::F32, rows, cols, &bytes).unwrap();
+    let matrix = Matrix::pack(
+        &Compute::new(2),
+        &mut Arena::new(),
+        Format::F32,
+        rows,
+        cols,
+        &bytes,
+    )
+    .unwrap();
     for (row, bytes) in bytes.chunks_exact(4 * cols).enumerate() {
         let mut out = vec![0.0; cols];
         matrix.dequantize_row(row, &mut out);
@@ -73,7 +81,7 @@ fn any_bytes_are_weights() {
         for seed in 0..50 {
             let (rows, cols) = (3, 256);
             let bytes = weights(format, Weights::Anything, rows, cols, &mut Random(seed));
-            let matrix = Matrix::pack(&compute, format, rows, cols, &bytes).unwrap();
+            let matrix = Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes).unwrap();
             let mut out = vec![7e33; cols];
             for row in 0..rows {
                 matrix.dequantize_row(row, &mut out);
@@ -92,7 +100,7 @@ fn packed_matrices_are_no_larger_than_the_file_by_more_than_a_twentieth() {
     for format in Format::ALL {
         let (rows, cols) = (64, 1536);
         let bytes = weights(format, Weights::Ordinary, rows, cols, &mut Random(3));
-        let packed = Matrix::pack(&compute, format, rows, cols, &bytes)
+        let packed = Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes)
             .unwrap()
             .packed_bytes();
         assert!(
@@ -106,8 +114,9 @@ fn packed_matrices_are_no_larger_than_the_file_by_more_than_a_twentieth() {
 #[test]
 fn bytes_that_do_not_fit_are_refused() {
     let compute = Compute::new(1);
-    let pack =
-        |format, rows, cols, len| Matrix::pack(&compute, format, rows, cols, &vec![0; len]).map(|_| ());
+    let pack = |format, rows, cols, len| {
+        Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &vec![0; len]).map(|_| ())
+    };
     let length = |format, rows, cols, expected, got| {
         Err(PackError::Length {
             rows,

@@ -1,7 +1,7 @@
 //! Products: the same bits for every number of rows, threads and instruction set; and the right ones.
 mod common;
 use common::{Random, Weights, multiply, same, weights};
-use foretoken_kernels::{Compute, Format, Isa, Matrix, Product, Scratch, matmul};
+use foretoken_kernels::{Arena, Compute, Format, Isa, Matrix, Product, Scratch, matmul};
 
 /// Inputs that share a scale where activations are quantised; `None` for float weights.
 fn activation_block(format: Format) -> Option<usize> {
@@ -67,7 +67,8 @@ fn outputs_are_right_to_a_hundred_thousandth() {
                 ];
                 for isa in Isa::available() {
                     let compute = Compute::with_isa(isa, 1);
-                    let matrix = Matrix::pack(&compute, format, rows, cols, &bytes).unwrap();
+                    let matrix =
+                        Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes).unwrap();
                     let mut unquantised = (0.0, 0.0);
                     for (i, x) in inputs.iter().enumerate() {
                         let out = multiply(&compute, &matrix, x, 1);
@@ -123,7 +124,7 @@ fn each_row_has_the_bits_of_the_one_row_product() {
             x[13 * cols..14 * cols].iter_mut().for_each(|x| *x *= 2e37);
 
             let scalar = Compute::with_isa(Isa::Scalar, 1);
-            let matrix = Matrix::pack(&scalar, format, rows, cols, &bytes).unwrap();
+            let matrix = Matrix::pack(&scalar, &mut Arena::new(), format, rows, cols, &bytes).unwrap();
             let expected: Vec<f32> = x
                 .chunks_exact(cols)
                 .flat_map(|x| multiply(&scalar, &matrix, x, 1))
@@ -131,7 +132,8 @@ fn each_row_has_the_bits_of_the_one_row_product() {
             for isa in Isa::available() {
                 for threads in [1, 2] {
                     let compute = Compute::with_isa(isa, threads);
-                    let matrix = Matrix::pack(&compute, format, rows, cols, &bytes).unwrap();
+                    let matrix =
+                        Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes).unwrap();
                     for &n in &counts {
                         let out = multiply(&compute, &matrix, &x[..n * cols], n);
                         for (r, (got, want)) in out.chunks(rows).zip(expected.chunks(rows)).enumerate() {
@@ -155,7 +157,7 @@ fn what_is_not_finite_stays_so() {
         let bytes = weights(format, Weights::Ordinary, rows, cols, &mut Random(11));
         for isa in Isa::available() {
             let compute = Compute::with_isa(isa, 1);
-            let matrix = Matrix::pack(&compute, format, rows, cols, &bytes).unwrap();
+            let matrix = Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes).unwrap();
             for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
                 let mut x = vec![0.5; 2 * cols];
                 x[cols + 400] = bad;
@@ -191,7 +193,7 @@ fn several_products_of_one_input() {
     ];
     let matrices = sizes.map(|(format, rows)| {
         let bytes = weights(format, Weights::Ordinary, rows, cols, random);
-        Matrix::pack(&compute, format, rows, cols, &bytes).unwrap()
+        Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes).unwrap()
     });
     for n in [3, 20, 0, 1] {
         let x = random.activations(n * cols);
@@ -221,7 +223,7 @@ fn float_weights_of_any_width() {
             let random = &mut Random(cols as u64);
             let rows = 9;
             let bytes = weights(format, Weights::Ordinary, rows, cols, random);
-            let matrix = Matrix::pack(&compute, format, rows, cols, &bytes).unwrap();
+            let matrix = Matrix::pack(&compute, &mut Arena::new(), format, rows, cols, &bytes).unwrap();
             let x = random.activations(cols);
             let exact: Vec<f64> = x.iter().map(|&x| f64::from(x)).collect();
             for (got, (want, scale)) in multiply(&compute, &matrix, &x, 1)

@@ -8,7 +8,7 @@
 use crate::{Config, LoadError};
 use foretoken_gguf::{Gguf, TensorInfo, TensorType};
 use foretoken_kernels::vector::RopeTable;
-use foretoken_kernels::{Compute, Format, Matrix};
+use foretoken_kernels::{Arena, Compute, Format, Matrix};
 use half::f16;
 use std::collections::HashSet;
 
@@ -60,6 +60,7 @@ impl Weights {
         let mut loader = Loader {
             gguf,
             compute,
+            arena: Arena::new(),
             progress,
             done: 0,
             total,
@@ -178,6 +179,8 @@ pub struct PassCost {
 struct Loader<'a> {
     gguf: &'a Gguf,
     compute: &'a Compute,
+    /// All matrices together, in the order in which a pass reads them.
+    arena: Arena,
     progress: &'a mut dyn FnMut(u64, u64),
     done: u64,
     total: u64,
@@ -222,7 +225,7 @@ impl<'a> Loader<'a> {
         let bytes = self.gguf.map(info)?;
         let stored_rows = info.dims[1] as usize;
         let used = bytes.len() / stored_rows * rows;
-        let matrix = Matrix::pack(self.compute, format, rows, cols, &bytes[..used])
+        let matrix = Matrix::pack(self.compute, &mut self.arena, format, rows, cols, &bytes[..used])
             .map_err(|error| tensor_error(&info.name, error.to_string()))?;
         self.used(info);
         Ok(matrix)

@@ -12,7 +12,7 @@ use foretoken::kernels::Compute;
 use foretoken::kernels::ceilings::Ceilings;
 use foretoken::model::{LoadOptions, PassCost};
 use foretoken::spec::{Batch, Cancel, Output, Row, RowId, Scores, SequenceId, TargetModel, Token};
-use foretoken::{CpuModel, available_threads, load_model};
+use foretoken::{CpuModel, load_model};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -72,9 +72,7 @@ pub fn run(args: &CostArgs) -> anyhow::Result<()> {
 }
 
 fn measure(args: &CostArgs) -> anyhow::Result<Report> {
-    let compute = Arc::new(Compute::new(
-        args.threads.map_or_else(available_threads, |n| n as usize),
-    ));
+    let compute = Arc::new(Compute::new(args.threads.count()));
     let most = |values: &[u32]| values.iter().copied().max().expect("at least one is given") as usize;
     let longest = most(&args.context);
     let positions = longest + most(&args.rows);

@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use anyhow::Context;
-use foretoken::available_threads;
 use foretoken::kernels::Compute;
 use foretoken::kernels::ceilings::Ceilings;
 use serde::Serialize;
@@ -21,7 +20,7 @@ struct Report {
 
 /// Runs the command.
 pub fn run(args: &MachineArgs) -> anyhow::Result<()> {
-    let compute = Compute::new(args.threads.map_or_else(available_threads, |n| n as usize));
+    let compute = Compute::new(args.threads.count());
     let ceilings = Ceilings::new(&compute).context("no memory to measure the machine with")?;
     let (mut reads, mut products) = (Vec::new(), Vec::new());
     for _ in 0..args.repeat {

@@ -473,12 +473,14 @@ fn an_interrupt_before_the_answer_says_so() {
         .spawn()
         .unwrap();
     // Bit 1 of the mask of caught signals is that of SIGINT.
+    let id = child.id();
     let catches = || {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", child.id())).unwrap();
+        let status = std::fs::read_to_string(format!("/proc/{id}/status")).unwrap();
         let mask = status.lines().find_map(|l| l.strip_prefix("SigCgt:")).unwrap();
         u64::from_str_radix(mask.trim(), 16).unwrap() & 2 != 0
     };
     while !catches() {
+        assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();
     }
     let kill = Command::new("kill")

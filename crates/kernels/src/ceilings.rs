@@ -30,7 +30,7 @@ impl Ceilings {
     /// # Errors
     /// If the system does not have it.
     pub fn new(compute: &Compute) -> std::io::Result<Self> {
-        let memory = Arena::new().fill(MEMORY, 64, |bytes| {
+        let memory = Arena::new().fill(MEMORY, |bytes| {
             let bytes = Disjoint::new(bytes);
             // Untouched pages would all be one page of zeros, in the cache.
             compute.pool().run(MEMORY / READ_TASK, |task| {

@@ -2,7 +2,8 @@
 //!
 //! The rows are split into sweeps of at most four, and a tile of weights is unpacked once a sweep. A task
 //! is a run of consecutive tiles, small enough for the cache: all sweeps go over it before the next run is
-//! fetched. Which thread takes which run is left to chance and changes no result.
+//! fetched. Threads have consecutive runs; which of them another one takes over is
+//! left to chance and changes no result.
 use crate::activation::{MAX_SWEEP, Scheme, Sweeps, prepare};
 use crate::kernels::Kernel;
 use crate::memory::Disjoint;

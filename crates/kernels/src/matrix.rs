@@ -1,7 +1,7 @@
 //! Packed matrices. The layout is private to this crate.
 use crate::block::Block;
 use crate::memory::{Arena, ArenaBytes, Disjoint};
-use crate::packed::{ALIGN, LANES, TileShape, pack_tile, unpack_block};
+use crate::packed::{LANES, TileShape, pack_tile, unpack_block};
 use crate::{Compute, Format};
 use half::{bf16, f16};
 
@@ -88,7 +88,7 @@ impl Matrix {
         let shape = TileShape::new(format, cols);
         // Without weights there is nothing to store, whatever `rows` claims.
         let tiles = if row_bytes == 0 { 0 } else { rows.div_ceil(LANES) };
-        let packed = arena.fill(tiles * shape.stride, ALIGN, |packed| {
+        let packed = arena.fill(tiles * shape.stride, |packed| {
             let per_task = (PACK_TASK / (LANES * row_bytes).max(1)).max(1);
             let target = Disjoint::new(packed);
             compute.pool().run(tiles.div_ceil(per_task), |task| {
@@ -187,7 +187,7 @@ impl Matrix {
     }
 }
 
-/// Eight rows of a packed matrix.
+/// Sixteen rows of a packed matrix.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tile<'a> {
     pub cols: usize,

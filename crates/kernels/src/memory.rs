@@ -1,4 +1,5 @@
 //! Large memory, and slices that several threads write disjoint parts of.
+use crate::packed::ALIGN;
 use memmap2::{MmapMut, MmapRaw};
 use std::{io, marker::PhantomData, ops::Range, sync::Arc};
 
@@ -8,8 +9,8 @@ const LARGE_PAGE: usize = 2 << 20;
 const CHUNK: usize = 64 << 20;
 
 /// Memory that matrices are packed into, one after the other. It comes in chunks of 64 MiB or more from the system, for
-/// pages to be large: a pass reads all weights once, and with pages of 4 KiB looking up addresses takes its time. What nobody
-/// has packed into yet takes no memory; a chunk is given back with the last matrix in it.
+/// pages to be large: a pass reads all weights once, and with pages of 4 KiB looking up addresses takes its time. What
+/// nobody has packed into yet takes no memory; a chunk is given back with the arena and the last matrix in it.
 #[derive(Debug, Default)]
 pub struct Arena {
     chunk: Option<Arc<MmapRaw>>,
@@ -23,16 +24,11 @@ impl Arena {
         Self::default()
     }
 
-    /// Takes `len` zeroed bytes, at a multiple of `align`, a power of two, and has them written.
+    /// Takes `len` zeroed bytes, from a multiple of 64 on, and has them written.
     ///
     /// # Errors
     /// If the system has no such memory.
-    pub(crate) fn fill(
-        &mut self,
-        len: usize,
-        align: usize,
-        write: impl FnOnce(&mut [u8]),
-    ) -> io::Result<ArenaBytes> {
+    pub(crate) fn fill(&mut self, len: usize, write: impl FnOnce(&mut [u8])) -> io::Result<ArenaBytes> {
         let chunk = match self.chunk.take() {
             Some(chunk) if chunk.len() - self.free >= len => chunk,
             _ => {
@@ -46,7 +42,7 @@ impl Arena {
             }
         };
         let range = self.free..self.free + len;
-        self.free = range.end.next_multiple_of(align).min(chunk.len());
+        self.free = range.end.next_multiple_of(ALIGN).min(chunk.len());
         self.chunk = Some(Arc::clone(&chunk));
         // SAFETY: within the map, and no other range that was handed out overlaps this one.
         write(unsafe { std::slice::from_raw_parts_mut(chunk.as_mut_ptr().add(range.start), len) });
@@ -115,7 +111,7 @@ mod tests {
             .iter()
             .zip(1u8..)
             .map(|(&size, value)| {
-                let part = arena.fill(size, 64, |bytes| {
+                let part = arena.fill(size, |bytes| {
                     assert!(bytes.iter().all(|&b| b == 0));
                     bytes.fill(value);
                 });
@@ -135,7 +131,7 @@ mod tests {
 
     #[test]
     fn more_than_there_is_is_an_error() {
-        assert!(Arena::new().fill(usize::MAX - 1, 64, |_| ()).is_err());
-        assert!(Arena::new().fill(1 << 60, 64, |_| ()).is_err());
+        assert!(Arena::new().fill(usize::MAX - 1, |_| ()).is_err());
+        assert!(Arena::new().fill(1 << 60, |_| ()).is_err());
     }
 }

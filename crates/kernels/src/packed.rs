@@ -7,8 +7,8 @@
 //!   likewise; then for each two groups (2p, 2p+1) their scales `[row][group 2p, group 2p+1]`, a byte each, then
 //!   likewise their mins. Q2_K keeps scale and min in one byte as in the file.
 //! - the *code plane*, for each chunk of 32 weights as many *vectors* `[row][4]` of bytes as a code has bits. A
-//!   *step* is four consecutive weights of all rows. With b bits a code, most steps have a vector each, whose
-//!   bytes' low b bits they are; the bits above them hold the other steps, as [`pieces`] says.
+//!   *step* is four consecutive weights of all rows. With b bits a code, as many steps as there are
+//!   vectors are the low b bits of one each; the bits above them hold the other steps, as [`pieces`] says.
 //!
 //! A tile of a float format is `[column][row]`.
 //!
@@ -149,7 +149,7 @@ impl TileShape {
     }
 }
 
-/// Packs up to eight rows, each the bytes of a file's row, into a zeroed tile.
+/// Packs up to sixteen rows, each the bytes of a file's row, into a zeroed tile.
 pub(crate) fn pack_tile<'a>(
     format: Format,
     rows: impl Iterator<Item = &'a [u8]>,
@@ -211,25 +211,14 @@ const fn group_at(group: usize, lane: usize) -> usize {
 }
 
 fn pack_codes(spec: &Spec, block: &Block, lane: usize, codes: &mut [u8]) {
-    match spec.bits {
-        2 => pack_codes_of::<2>(spec, block, lane, codes),
-        3 => pack_codes_of::<3>(spec, block, lane, codes),
-        4 => pack_codes_of::<4>(spec, block, lane, codes),
-        5 => pack_codes_of::<5>(spec, block, lane, codes),
-        6 => pack_codes_of::<6>(spec, block, lane, codes),
-        _ => pack_codes_of::<8>(spec, block, lane, codes),
-    }
-}
-
-fn pack_codes_of<const BITS: usize>(spec: &Spec, block: &Block, lane: usize, codes: &mut [u8]) {
-    let table = const { pieces(BITS) };
+    let table = pieces(spec.bits);
     let chunks = block.codes[..spec.block]
         .as_chunks::<CHUNK>()
         .0
         .iter()
-        .zip(codes.chunks_exact_mut(BITS * VECTOR));
+        .zip(codes.chunks_exact_mut(spec.chunk_bytes()));
     for (chunk, packed) in chunks {
-        let mut words = [0u32; BITS];
+        let mut words = [0u32; STEPS];
         for (step, pieces) in chunk.as_chunks::<4>().0.iter().zip(&table) {
             let step = u32::from_le_bytes(*step);
             for piece in pieces {

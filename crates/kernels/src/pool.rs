@@ -162,8 +162,12 @@ impl Pool {
     /// Runs `task(i)` for every i in 0…tasks, on all workers, and returns when all are done. A panic in a
     /// task is raised again here (tasks that nobody has begun by then are left out). Nested and concurrent
     /// calls run on the calling thread alone.
+    ///
+    /// # Panics
+    /// If there are more than 2³² − 1 tasks.
     pub fn run<F: Fn(usize) + Sync>(&self, tasks: usize, task: F) {
         let shared = &*self.shared;
+        let count = u32::try_from(tasks).expect("tasks that can be counted");
         if tasks <= 1 || self.workers.is_empty() || shared.busy.swap(true, Ordering::Acquire) {
             return (0..tasks).for_each(task);
         }
@@ -180,12 +184,10 @@ impl Pool {
                 call: call::<F>,
             }
         };
-        let workers = shared.spans.len();
-        let bound = |worker: usize| {
-            u32::try_from(tasks / workers * worker + tasks % workers * worker / workers)
-                .expect("more tasks than can be counted")
-        };
-        for (worker, span) in shared.spans.iter().enumerate() {
+        // With fewer tasks than threads those that are woken first get one each.
+        let workers = self.threads().min(tasks) as u64;
+        let bound = |worker: u64| (u64::from(count) * worker.min(workers) / workers) as u32;
+        for (worker, span) in (0..).zip(&shared.spans) {
             span.set(bound(worker), bound(worker + 1));
         }
         let epoch = shared.gate.0.load(Ordering::Relaxed) & !(OPEN | INSIDE);
@@ -301,10 +303,12 @@ impl Shared {
             let outcome = catch_unwind(AssertUnwindSafe(|| unsafe { (job.call)(job.task, task) }));
             if let Err(payload) = outcome {
                 self.spans.iter().for_each(|span| span.set(0, 0));
-                self.panic
-                    .lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .get_or_insert(payload);
+                let mut first = self.panic.lock().unwrap_or_else(PoisonError::into_inner);
+                match &*first {
+                    None => *first = Some(payload),
+                    // To drop it could panic again, here where the region must go on.
+                    Some(_) => std::mem::forget(payload),
+                }
             }
         }
     }
@@ -412,6 +416,41 @@ mod tests {
                 each_once(&pool, 50);
             }
         }
+    }
+
+    #[test]
+    fn a_second_panic_that_cannot_even_be_dropped_changes_nothing() {
+        struct Bomb;
+        impl Drop for Bomb {
+            fn drop(&mut self) {
+                if !thread::panicking() {
+                    panic!("dropped");
+                }
+            }
+        }
+        let pool = Pool::new(2);
+        for _ in 0..20 {
+            let met = AtomicUsize::new(0);
+            let caught = catch_unwind(AssertUnwindSafe(|| {
+                pool.run(2, |_| {
+                    // Both panic, so that one of the payloads is left over.
+                    met.fetch_add(1, Ordering::SeqCst);
+                    while met.load(Ordering::SeqCst) < 2 {
+                        thread::yield_now();
+                    }
+                    resume_unwind(Box::new(Bomb));
+                });
+            }));
+            std::mem::forget(caught.unwrap_err());
+            each_once(&pool, 50);
+        }
+    }
+
+    #[test]
+    fn more_tasks_than_can_be_counted_leave_the_pool_whole() {
+        let pool = Pool::new(2);
+        assert!(catch_unwind(AssertUnwindSafe(|| pool.run(1 << 33, |_| ()))).is_err());
+        assert!(!pool.shared.busy.load(Ordering::SeqCst));
     }
 
     #[test]

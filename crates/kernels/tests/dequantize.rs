@@ -29,8 +29,8 @@ fn weights_are_those_of_ggml() {
             .chunks_exact(4)
             .map(|b| f32::from_le_bytes(b.try_into().unwrap()))
             .collect();
-        // In each lane of a tile, with other rows around it.
-        let rows = 11;
+        // In each lane of a tile and the first of the next, with other rows around it.
+        let rows = 19;
         let mut file = weights(format, Weights::Ordinary, rows, cols, &mut Random(1));
         for row in 0..rows {
             file[row * len..(row + 1) * len].copy_from_slice(bytes);
@@ -52,7 +52,7 @@ fn weights_are_those_of_ggml() {
 
 #[test]
 fn f32_is_kept() {
-    let (rows, cols) = (9, 37);
+    let (rows, cols) = (35, 37);
     let bytes = weights(Format::F32, Weights::Anything, rows, cols, &mut Random(2));
     let matrix = Matrix::pack(
         &Compute::new(2),

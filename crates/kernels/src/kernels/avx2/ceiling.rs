@@ -1,5 +1,6 @@
 //! The least that exact int8 products take: see [`crate::ceilings`].
-use super::quantized::{HALVES, multiply_add, word};
+use super::HALVES;
+use super::quantized::{multiply_add, word};
 use crate::Avx2;
 use crate::activation::MAX_SWEEP;
 use crate::packed::STEPS;

@@ -1,9 +1,6 @@
 //! F32, F16 and BF16 weights with activations as they are.
-// `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
-#![allow(clippy::needless_range_loop)]
-
-use super::Fetch;
-use super::quantized::{HALVES, Sums, float, half};
+use super::quantized::{float, half};
+use super::{Fetch, HALVES, Sums, store};
 use crate::kernels::{FLOAT_RUN, TileOut};
 use crate::matrix::Tile;
 use crate::packed::LANES;
@@ -83,12 +80,8 @@ pub(super) unsafe fn product<F: Float, const N: usize>(
         // SAFETY: as above.
         unsafe { add_run::<F, N>(cols, weights, x, &mut acc) };
     }
-    for (n, out) in out.iter_mut().enumerate() {
-        for h in 0..HALVES {
-            // SAFETY: a row of `out` is two times eight floats.
-            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * h), acc[h][n]) };
-        }
-    }
+    // SAFETY: by this function's own promise.
+    unsafe { store(&acc, out) };
 }
 
 /// Adds the products of `run` columns.

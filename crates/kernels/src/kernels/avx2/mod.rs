@@ -2,6 +2,12 @@
 //!
 //! Each kernel is a template over the number of rows in a sweep, instantiated for one to four: a step
 //! of weights is unpacked once and multiplied with every row, the sums stay in registers.
+//!
+//! What a kernel is made of is `inline(always)` and takes the instructions from the one function with `target_feature` that
+//! it ends up in: with that attribute of their own, the parts would be inlined only if they are small.
+// `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
+#![allow(clippy::needless_range_loop)]
+
 mod float;
 mod quantized;
 mod signed;
@@ -9,11 +15,11 @@ mod signed;
 pub(crate) mod activation;
 pub(crate) mod ceiling;
 
-use super::TileKernel;
+use super::{TileKernel, TileOut};
 use crate::activation::MAX_SWEEP;
 use crate::{Avx2, Format};
 use quantized::{Q2_K, Q3_K, Q4_0, Q4_1, Q4_K, Q5_0, Q5_1, Q5_K, Q6_K};
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::{__m256, _MM_HINT_T1, _mm_prefetch, _mm256_storeu_ps};
 
 /// A kernel for each number of rows.
 macro_rules! for_each_sweep {
@@ -52,8 +58,8 @@ pub(super) fn kernel(_: Avx2, format: Format, rows: usize) -> TileKernel {
 /// How far ahead a kernel fetches, in bytes: what the memory delivers in the time that it takes to answer.
 const AHEAD: usize = 4096;
 
-/// What a kernel fetches into the second cache while it works, group by group, for the memory never to be idle. The
-/// planes of a tile, and tiles, follow each other: that they are read in another order makes no difference.
+/// What a kernel fetches into the second cache while it works, group by group, for the memory never to be idle. It goes
+/// through a tile's bytes from ahead of its codes on, and so through the next tile's meta plane as well.
 struct Fetch {
     on: bool,
     at: *const u8,
@@ -62,12 +68,13 @@ struct Fetch {
 }
 
 impl Fetch {
-    /// For a tile that begins at `tile`, with `group` bytes for each group; nothing at all unless `on`.
+    /// For a tile whose codes begin at `codes`, with `group` bytes of both planes for each group; nothing at all unless
+    /// `on`.
     #[inline(always)]
-    fn new(on: bool, tile: *const u8, group: usize) -> Self {
+    fn new(on: bool, codes: *const u8, group: usize) -> Self {
         Self {
             on,
-            at: tile.wrapping_add(AHEAD),
+            at: codes.wrapping_add(AHEAD),
             group,
         }
     }
@@ -81,6 +88,26 @@ impl Fetch {
                 unsafe { _mm_prefetch::<_MM_HINT_T1>(self.at.wrapping_add(64 * line).cast()) };
             }
             self.at = self.at.wrapping_add(self.group);
+        }
+    }
+}
+
+/// Half of a tile's rows: what fits a vector.
+const HALVES: usize = 2;
+
+/// Sums of a tile with the rows of a sweep, `[half][row]`.
+type Sums<V, const N: usize> = [[V; N]; HALVES];
+
+/// Writes the results of a tile.
+///
+/// # Safety
+/// The machine has AVX; `out` has N rows.
+#[inline(always)]
+unsafe fn store<const N: usize>(acc: &Sums<__m256, N>, out: &mut TileOut) {
+    for (n, out) in out.iter_mut().enumerate() {
+        for h in 0..HALVES {
+            // SAFETY: a row of `out` is two times eight floats.
+            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * h), acc[h][n]) };
         }
     }
 }

@@ -2,11 +2,8 @@
 //!
 //! `vpmaddubsw` wants one side unsigned: it gets |w|, and the activations take w's sign. Two products of
 //! 128·127 just fit 16 bits, so that each step is widened by itself.
-// `n` counts rows of a sweep and `h` halves of a tile, in several arrays at once.
-#![allow(clippy::needless_range_loop)]
-
-use super::Fetch;
-use super::quantized::{HALVES, float, half, load, word};
+use super::quantized::{float, half, load, word};
+use super::{Fetch, HALVES, Sums, store};
 use crate::activation::block_32;
 use crate::format::{Format, Spec};
 use crate::kernels::TileOut;
@@ -38,10 +35,10 @@ pub(super) unsafe fn product<F: Signed, const N: usize>(
     out: &mut TileOut,
 ) {
     let ones = _mm256_set1_epi16(1);
-    let mut acc = [[_mm256_setzero_ps(); N]; HALVES];
+    let mut acc: Sums<__m256, N> = [[_mm256_setzero_ps(); N]; HALVES];
     let (mut meta, mut codes, mut x) = (tile.meta.as_ptr(), tile.codes.as_ptr(), x.as_ptr());
     let (meta_bytes, code_bytes) = (F::SPEC.meta_bytes(), F::SPEC.code_bytes());
-    let mut fetch = Fetch::new(fetch, meta, meta_bytes + code_bytes);
+    let mut fetch = Fetch::new(fetch, codes, meta_bytes + code_bytes);
     for _ in 0..tile.cols / F::SPEC.block {
         fetch.next();
         let mut dots = [[_mm256_setzero_si256(); N]; HALVES];
@@ -71,12 +68,8 @@ pub(super) unsafe fn product<F: Signed, const N: usize>(
             x = x.add(block_32::WORDS * N);
         }
     }
-    for (n, out) in out.iter_mut().enumerate() {
-        for h in 0..HALVES {
-            // SAFETY: a row of `out` is two times eight floats.
-            unsafe { _mm256_storeu_ps(out.as_mut_ptr().add(8 * h), acc[h][n]) };
-        }
-    }
+    // SAFETY: by this function's own promise.
+    unsafe { store(&acc, out) };
 }
 
 /// `sums + magnitudes · activations`, four products a lane; in assembly for the reason that the unsigned

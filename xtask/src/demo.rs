@@ -47,8 +47,8 @@ struct Scene {
 static SMALL: Scene = Scene {
     target: &models::SMOLLM2,
     draft: None,
-    drafter: "lookup",
-    drafts: "prompt lookup: what followed the same words earlier in the text is the guess",
+    drafter: "auto",
+    drafts: "auto: what followed the same words before, and what the model thought before, are the guesses",
     prompt: COPY,
     tokens: 160,
     repeats: 3,
@@ -57,8 +57,8 @@ static SMALL: Scene = Scene {
 static QWEN: Scene = Scene {
     target: &models::QWEN_1_5B,
     draft: Some(&models::QWEN_0_5B),
-    drafter: "model",
-    drafts: "draft model: a smaller model of the same family guesses",
+    drafter: "auto",
+    drafts: "auto: a smaller model of the same family guesses where that pays, the text itself elsewhere",
     prompt: EDIT,
     tokens: 160,
     repeats: 1,

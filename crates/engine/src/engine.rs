@@ -77,6 +77,15 @@ impl<M: TargetModel> Engine<M> {
         &self.model
     }
 
+    /// The model, to measure it.
+    ///
+    /// # Panics
+    /// If sequences are active: they are tied to what it holds.
+    pub fn model_mut(&mut self) -> &mut M {
+        assert!(self.is_idle(), "the model holds what sequences are made of");
+        &mut self.model
+    }
+
     /// Whether there is nothing to do.
     pub fn is_idle(&self) -> bool {
         self.active.is_empty()

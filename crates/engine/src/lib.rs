@@ -27,5 +27,5 @@ pub use request::{
     Event, FinishReason, GenerationRequest, MAX_STOP_BYTES, MAX_STOPS, OutputToken, Progress, RequestError,
     RequestId, SequenceError,
 };
-pub use stats::{Passes, Speculation, Stats, TargetTimes};
+pub use stats::{Passes, RoundReport, Speculation, Stats, TargetTimes};
 pub use text::{Fragment, TokenBytes};

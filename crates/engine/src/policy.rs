@@ -21,7 +21,7 @@ pub struct DraftPolicy {
 impl Default for DraftPolicy {
     fn default() -> Self {
         Self {
-            max: 8,
+            max: 16,
             min: 0,
             fixed: None,
             p_min: 0.0,

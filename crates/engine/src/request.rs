@@ -4,6 +4,7 @@ use foretoken_spec::{
     Cancel, LogitError, ModelError, ModelInfo, OutOfPages, ParamError, SamplerParams, Source, Token,
 };
 
+use crate::RoundReport;
 use crate::{Fragment, Stats};
 
 /// Most stop strings of a request.
@@ -172,6 +173,8 @@ pub struct Progress {
     pub text: Vec<Fragment>,
     /// Draft tokens that the target did not want, in tree order.
     pub rejected: Vec<Token>,
+    /// How the round went; `None` for the one that ended the prompt.
+    pub round: Option<RoundReport>,
 }
 
 /// Something that happened to a request.

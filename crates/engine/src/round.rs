@@ -8,11 +8,12 @@ use std::time::{Duration, Instant};
 
 use foretoken_spec::{
     Cancel, Committed, DraftError, HiddenNeed, ModelError, Needs, NodeId, OutOfPages, Output as Wanted,
-    Request, Row, RowId, SamplerSnapshot, TargetModel, Token, VerifiedRow, verify, verify_forced,
+    PassTime, Request, Row, RowId, SamplerSnapshot, TargetModel, VerifiedRow, top_logits, verify,
+    verify_forced,
 };
 
 use crate::sequence::Sequence;
-use crate::stats::add_draft_times;
+use crate::stats::{RoundReport, add_draft_times};
 use crate::{Engine, Event, SequenceError};
 
 /// Whether there is memory for a sequence's rows.
@@ -158,6 +159,11 @@ impl<M: TargetModel> Engine<M> {
             if !self.options.policy.keeps(depth) {
                 turn.tree.clear();
             }
+            turn.draft = time;
+            turn.forecast = drafter.forecast(sequence.handle);
+            if let (None, Some(reason)) = (&speculation.off_reason, drafter.off_reason(sequence.handle)) {
+                speculation.off_reason = Some(reason.to_owned());
+            }
             drafter.submitted(sequence.handle, &turn.tree);
         }
     }
@@ -222,6 +228,7 @@ impl<M: TargetModel> Engine<M> {
             }
         }
         self.end_cancelled(events);
+        self.tell_time(time);
         let mut failed = Vec::new();
         for at in 0..self.active.len() {
             if self.active[at].turn.chunk == 0 {
@@ -249,9 +256,22 @@ impl<M: TargetModel> Engine<M> {
         });
     }
 
+    /// Tells the drafter what the pass took.
+    fn tell_time(&mut self, time: Duration) {
+        let Some(drafter) = &mut self.drafter else { return };
+        let taking_part = || self.active.iter().filter(|s| s.turn.chunk > 0);
+        let positions: usize = taking_part().map(|s| self.model.len(s.handle)).sum();
+        drafter.timed(&PassTime {
+            rows: self.batch.len(),
+            context: positions / taking_part().count().max(1),
+            seconds: time.as_secs_f64(),
+        });
+    }
+
     /// Adds the pass to the sequence's times.
     fn count_pass(&mut self, at: usize, time: Duration) {
         let sequence = &mut self.active[at];
+        sequence.turn.pass = time;
         let (turn, stats) = (&sequence.turn, &mut sequence.stats);
         if sequence.decoding_since.is_none() {
             stats.target.prompt += time;
@@ -353,9 +373,10 @@ impl<M: TargetModel> Engine<M> {
         match *decoding_since {
             Some(since) => {
                 stats.decode = since.elapsed();
-                stats
-                    .speculation
-                    .count_round(&turn.tree, &verdict, output.progress.tokens.len());
+                let tokens = output.progress.tokens.len();
+                stats.speculation.count_round(&turn.tree, &verdict, tokens);
+                stats.speculation.count_forecast(turn.forecast.as_ref());
+                output.progress.round = Some(RoundReport::new(turn, &verdict));
             }
             None => {
                 stats.prompt = started.elapsed();
@@ -390,7 +411,7 @@ impl<M: TargetModel> Engine<M> {
                 .filter(|_| needs.hidden == HiddenNeed::EveryRow);
             VerifiedRow {
                 node,
-                top_logits: top(logits(node), needs.top_logits),
+                top_logits: top_logits(logits(node), needs.top_logits),
                 hidden: state.map(<[f32]>::to_vec),
             }
         });
@@ -409,16 +430,4 @@ impl<M: TargetModel> Engine<M> {
     fn needs(&self) -> Needs {
         self.drafter.as_ref().map_or_else(Needs::default, |d| d.needs())
     }
-}
-
-/// The `count` best logits, best first; the lower id first where they are equal.
-fn top(logits: &[f32], count: usize) -> Vec<(Token, f32)> {
-    let mut all: Vec<(Token, f32)> = (0..).zip(logits.iter().copied()).collect();
-    let order = |a: &(Token, f32), b: &(Token, f32)| b.1.total_cmp(&a.1).then(a.0.cmp(&b.0));
-    if count < all.len() {
-        all.select_nth_unstable_by(count, order);
-        all.truncate(count);
-    }
-    all.sort_unstable_by(order);
-    all
 }

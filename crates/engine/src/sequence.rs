@@ -2,10 +2,10 @@
 //!
 //! Not here: rounds over all sequences ([`crate::round`]).
 
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use foretoken_spec::{
-    Budget, Cancel, Flow, ForcedAcceptance, RowId, Sampler, SequenceId, Source, Token, TokenTree,
+    Budget, Cancel, Flow, ForcedAcceptance, Forecast, RowId, Sampler, SequenceId, Source, Token, TokenTree,
 };
 
 use crate::text::TextStream;
@@ -50,6 +50,12 @@ pub(crate) struct Turn {
     pub budget: Option<Budget>,
     /// The draft.
     pub tree: TokenTree,
+    /// What the drafter expects of the round.
+    pub forecast: Option<Forecast>,
+    /// The time that drafting took, for all sequences together.
+    pub draft: Duration,
+    /// The time of the pass.
+    pub pass: Duration,
     /// The first row of the chunk; the tree's rows follow the chunk's.
     pub first_row: RowId,
 }

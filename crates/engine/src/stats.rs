@@ -5,7 +5,9 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use foretoken_spec::{DraftTimes, TokenTree, Verdict};
+use foretoken_spec::{DraftTimes, Forecast, Source, TokenTree, Verdict};
+
+use crate::sequence::Turn;
 
 /// Counters and times of one sequence.
 ///
@@ -95,6 +97,49 @@ pub struct Speculation {
     pub verify: Duration,
     /// Acceptance was forced with this probability: the text is not the model's.
     pub forced: Option<f64>,
+    /// Tokens that the drafter expected of the rounds that it made predictions for.
+    pub predicted_tokens: f64,
+    /// Seconds that it expected of them.
+    pub predicted_seconds: f64,
+    /// Of these rounds, how many had no draft, by reason.
+    pub plain_rounds: BTreeMap<&'static str, usize>,
+}
+
+/// One round of a sequence after the prompt.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct RoundReport {
+    /// Rows that were verified: the last token and its draft.
+    pub rows: usize,
+    /// How many draft tokens each kind of drafter proposed.
+    pub sources: BTreeMap<Source, usize>,
+    /// Draft tokens that were accepted.
+    pub accepted: usize,
+    /// Tokens that it decided.
+    pub tokens: usize,
+    /// The time of drafting, for all sequences together.
+    pub draft: Duration,
+    /// The time of the pass.
+    pub pass: Duration,
+    /// What was expected before.
+    pub forecast: Option<Forecast>,
+}
+
+impl RoundReport {
+    pub(crate) fn new(turn: &Turn, verdict: &Verdict) -> Self {
+        let mut sources = BTreeMap::new();
+        for node in turn.tree.nodes() {
+            *sources.entry(node.source).or_default() += 1;
+        }
+        Self {
+            rows: 1 + turn.tree.len(),
+            sources,
+            accepted: verdict.accepted.len(),
+            tokens: verdict.tokens.len(),
+            draft: turn.draft,
+            pass: turn.pass,
+            forecast: turn.forecast,
+        }
+    }
 }
 
 impl Speculation {
@@ -116,6 +161,20 @@ impl Speculation {
         positions.resize(positions.len().max(accepted), 0);
         positions[..accepted].iter_mut().for_each(|count| *count += 1);
         *self.rows_histogram.entry(1 + tree.len()).or_default() += 1;
+    }
+
+    pub(crate) fn count_forecast(&mut self, forecast: Option<&Forecast>) {
+        let Some(forecast) = forecast else { return };
+        self.predicted_tokens += forecast.tokens;
+        self.predicted_seconds += forecast.seconds;
+        if let Some(reason) = forecast.plain {
+            *self.plain_rounds.entry(reason.name()).or_default() += 1;
+        }
+    }
+
+    /// Tokens per second that the drafter expected; `None` if it made no predictions.
+    pub fn predicted_rate(&self) -> Option<f64> {
+        (self.predicted_seconds > 0.0).then(|| self.predicted_tokens / self.predicted_seconds)
     }
 
     /// Accepted per verified draft token, in 0…1; `None` before the first.

@@ -208,10 +208,10 @@ mod tests {
         let bytes = "a€b".as_bytes();
         assert_eq!(stream.push(&bytes[..2], None, &mut out), Flow::Continue);
         assert_eq!(
-            stream.push(&bytes[2..], Some(Source::Lookup), &mut out),
+            stream.push(&bytes[2..], Some(Source::Suffix), &mut out),
             Flow::Continue
         );
-        let expected = [("a", None), ("€b", Some(Source::Lookup))];
+        let expected = [("a", None), ("€b", Some(Source::Suffix))];
         assert_eq!(
             out.iter()
                 .map(|f| (f.text.as_str(), f.source))

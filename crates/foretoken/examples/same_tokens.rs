@@ -82,7 +82,13 @@ fn main() -> anyhow::Result<ExitCode> {
         drafts.extend(args.lengths.iter().map(|&k| Drafts::ModelOwnNoise(k)));
     }
     if !args.model_only {
-        drafts.extend([Drafts::None, Drafts::Lookup, Drafts::Random, Drafts::Right]);
+        drafts.extend([
+            Drafts::None,
+            Drafts::Suffix,
+            Drafts::Recycling,
+            Drafts::Random,
+            Drafts::Right,
+        ]);
     }
     let plan = Plan {
         target: args.target,

@@ -25,6 +25,41 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measure what this machine and a model on it can do
     Bench(BenchArgs),
+    /// Say what drafts would gain on this machine, and why that is less than the textbook promises
+    Predict(PredictArgs),
+    /// Print a trace of rounds (--trace) in the Chrome trace format, for a browser's or Perfetto's timeline
+    Trace(TraceArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct TraceArgs {
+    /// What --trace wrote
+    pub file: PathBuf,
+}
+
+#[derive(Debug, Args)]
+pub struct PredictArgs {
+    /// The model that answers (GGUF)
+    #[arg(short, long, value_name = "TARGET.gguf")]
+    pub model: PathBuf,
+    /// A smaller model of the same vocabulary that drafts for it; without one drafts cost nothing
+    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
+    pub draft_model: Option<PathBuf>,
+    /// The probability that a draft token is accepted [default: measured with --prompt, else 0.7]
+    #[arg(long, value_name = "A", value_parser = probability)]
+    pub acceptance: Option<f32>,
+    /// Measure the acceptance on the answer to this prompt
+    #[arg(short, long, value_name = "TEXT")]
+    pub prompt: Option<String>,
+    /// Tokens of that answer
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value_t = 96,
+          value_parser = clap::value_parser!(u32).range(2..))]
+    pub predict: u32,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 #[derive(Debug, Args)]
@@ -39,6 +74,64 @@ pub enum BenchCommand {
     Cost(CostArgs),
     /// Measure the two ceilings of the machine: bytes read and int8 multiply-adds a second
     Machine(MachineArgs),
+    /// Answer prompts with and without drafts, in turn, and compare
+    Speed(SpeedArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct SpeedArgs {
+    /// The model that answers (GGUF)
+    #[arg(short, long, value_name = "TARGET.gguf")]
+    pub model: PathBuf,
+    /// A smaller model of the same vocabulary that drafts for it
+    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
+    pub draft_model: Option<PathBuf>,
+    /// Prompts: an object of texts (.json), Spec-Bench's questions (.jsonl), or one text
+    #[arg(long, value_name = "FILE")]
+    pub prompts: PathBuf,
+    /// Take so many prompts of each category
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub questions: Option<u32>,
+    /// Most tokens of an answer
+    #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "TOKENS", default_value_t = 128,
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub predict: u32,
+    /// Drafters to compare with plain decoding; none is plain decoding once more, which shows the noise
+    #[arg(
+        long,
+        value_enum,
+        value_name = "NAME,NAME",
+        value_delimiter = ',',
+        default_value = "auto"
+    )]
+    pub drafter: Vec<DrafterName>,
+    /// Answers of each kind to each prompt
+    #[arg(long, value_name = "R", default_value_t = 3, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub repeat: u32,
+    /// Temperature; 0 takes the likeliest token
+    #[arg(long, value_name = "T", default_value_t = 0.0, value_parser = not_negative)]
+    pub temp: f32,
+    /// Seed of the sampling noise
+    #[arg(short, long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+    /// Positions of the context [default: the model's own, at most 4096]
+    #[arg(short, long = "ctx-size", visible_alias = "context", value_name = "N",
+          value_parser = clap::value_parser!(u32).range(1..))]
+    pub context: Option<u32>,
+    /// The share of plain decoding's time that drafts may lose
+    #[arg(long, value_name = "P", default_value_t = 0.02, value_parser = probability)]
+    pub loss_budget: f32,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// Write a page with pictures
+    #[arg(long, value_name = "FILE.html")]
+    pub report: Option<PathBuf>,
+    /// Write a line of JSON for each round: what was expected of it, and what it was
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub trace: Option<PathBuf>,
 }
 
 /// How many threads compute.
@@ -110,12 +203,41 @@ pub struct InspectArgs {
 /// Which drafter to use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum DrafterName {
+    /// Whatever pays best in each round, plain decoding among it
+    Auto,
+    /// What followed the same words in the prompt, the answer or --draft-corpus
+    #[value(alias = "lookup")]
+    Suffix,
+    /// What the model itself thought before might follow a token
+    Recycling,
     /// A smaller model of the same vocabulary (-d)
     Model,
-    /// Repetitions of what stands in the prompt and the answer
-    Lookup,
     /// Plain decoding
     None,
+}
+
+impl DrafterName {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Suffix => "suffix",
+            Self::Recycling => "recycling",
+            Self::Model => "model",
+            Self::None => "none",
+        }
+    }
+
+    /// What it stands for.
+    pub fn drafting(self) -> Drafting {
+        match self {
+            Self::Auto => Drafting::Auto,
+            Self::Suffix => Drafting::Suffix,
+            Self::Recycling => Drafting::Recycling,
+            Self::Model => Drafting::Model,
+            Self::None => Drafting::None,
+        }
+    }
 }
 
 #[derive(Debug, Args)]
@@ -213,13 +335,19 @@ pub struct SamplingArgs {
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Speculation")]
 pub struct DraftArgs {
-    /// Where drafts come from [default: model if -d is given, else none]
-    #[arg(long, value_enum)]
-    pub drafter: Option<DrafterName>,
-    /// Most draft tokens of a round [default: 4 of a model, 8 of a lookup]
+    /// Where drafts may come from; all but none draft only while that is faster
+    #[arg(long, value_enum, default_value_t = DrafterName::Auto)]
+    pub drafter: DrafterName,
+    /// Draft from this text too, for instance the code that the answer is about (may be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub draft_corpus: Vec<PathBuf>,
+    /// The share of plain decoding's time that drafts may lose
+    #[arg(long, value_name = "P", default_value_t = 0.02, value_parser = probability)]
+    pub loss_budget: f32,
+    /// Most draft tokens of a round [default: 16]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub draft_max: Option<u32>,
-    /// Exactly so many draft tokens in every round, as far as drafter and limits allow
+    /// So many draft tokens in every round, whether that pays or not: of the model, if there is one, else of the suffixes
     #[arg(long, value_name = "N", conflicts_with_all = ["draft_max", "draft_min", "draft_p_min"],
           value_parser = clap::value_parser!(u32).range(1..=512))]
     pub draft_fixed: Option<u32>,
@@ -229,6 +357,9 @@ pub struct DraftArgs {
     /// End a draft before a token of less confidence [default: 0]
     #[arg(long, value_name = "P", value_parser = probability)]
     pub draft_p_min: Option<f32>,
+    /// Write a line of JSON for each round: what was expected of it, and what it was
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub trace: Option<PathBuf>,
     /// Measurement only: accept each draft token with this probability. The text is not the model's
     #[arg(long, value_name = "P", value_parser = probability)]
     pub force_accept: Option<f32>,
@@ -274,49 +405,49 @@ impl RunArgs {
             ("--draft-fixed", self.drafting.draft_fixed.is_some()),
             ("--draft-min", self.drafting.draft_min.is_some()),
             ("--draft-p-min", self.drafting.draft_p_min.is_some()),
+            ("--draft-corpus", !self.drafting.draft_corpus.is_empty()),
             ("--force-accept", self.drafting.force_accept.is_some()),
         ];
-        match (self.drafting.drafter, &self.draft_model) {
-            (Some(DrafterName::Model), None) => {
-                Err("--drafter model needs a draft model: -d DRAFT.gguf".into())
+        let name = self.drafting.drafter;
+        match (name, &self.draft_model) {
+            (DrafterName::Model, None) => {
+                return Err("--drafter model needs a draft model: -d DRAFT.gguf".into());
             }
-            (Some(DrafterName::Lookup), Some(_)) => {
-                Err("-d gives a draft model that --drafter lookup does not use".into())
+            (DrafterName::Suffix | DrafterName::Recycling | DrafterName::None, Some(_)) => {
+                return Err(format!(
+                    "-d gives a draft model that --drafter {} does not use",
+                    name.name()
+                ));
             }
-            (Some(DrafterName::None), Some(_)) => {
-                Err("-d gives a draft model that --drafter none does not use".into())
-            }
-            (Some(DrafterName::None) | None, None) => match given.iter().find(|(_, is_given)| *is_given) {
-                Some((flag, _)) => Err(format!(
-                    "{flag} has no effect without drafts: add -d DRAFT.gguf or --drafter lookup"
-                )),
-                None => Ok(()),
-            },
-            _ => {
-                let policy = self.policy();
-                if policy.fixed.is_none() && policy.min > policy.max {
-                    return Err(format!(
-                        "--draft-min {} is more than --draft-max {}",
-                        policy.min, policy.max
-                    ));
-                }
-                Ok(())
-            }
+            _ => {}
         }
+        if name == DrafterName::None
+            && let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given)
+        {
+            return Err(format!("{flag} has no effect with --drafter none"));
+        }
+        if !self.drafting.draft_corpus.is_empty() && !matches!(name, DrafterName::Auto | DrafterName::Suffix)
+        {
+            return Err("--draft-corpus is for --drafter auto and suffix".into());
+        }
+        let policy = self.policy();
+        if policy.fixed.is_none() && policy.min > policy.max {
+            return Err(format!(
+                "--draft-min {} is more than --draft-max {}",
+                policy.min, policy.max
+            ));
+        }
+        Ok(())
     }
 
-    /// Where drafts come from.
+    /// Where drafts may come from.
     pub fn drafting(&self) -> Drafting {
-        match (self.drafting.drafter, &self.draft_model) {
-            (Some(DrafterName::Lookup), _) => Drafting::Lookup,
-            (Some(DrafterName::None), _) | (_, None) => Drafting::None,
-            (_, Some(path)) => Drafting::Model(path.clone()),
-        }
+        self.drafting.drafter.drafting()
     }
 
     /// How long drafts may be.
     pub fn policy(&self) -> DraftPolicy {
-        let default = self.drafting().default_policy();
+        let default = DraftPolicy::default();
         let args = &self.drafting;
         DraftPolicy {
             max: args.draft_max.map_or(default.max, |n| n as usize),
@@ -429,6 +560,9 @@ mod tests {
             "-d d.gguf --drafter model --draft-max 16 --draft-min 4 --draft-p-min 0.5",
             "--drafter lookup --draft-fixed 3",
             "--drafter none -p x --raw",
+            "--draft-max 4",
+            "--draft-fixed 4 --force-accept 0.5",
+            "--drafter suffix --draft-corpus a.txt --draft-corpus b.txt --loss-budget 0.1 --trace t.jsonl",
             "--logit-bias 5=-inf --logit-bias 6=2.5 -n -1 --presence-penalty -0.5",
             "--drafter lookup --force-accept 0.8",
             "-f x --system y --stop a --stop b",
@@ -439,12 +573,15 @@ mod tests {
             "--drafter model",
             "-d d.gguf --drafter lookup",
             "-d d.gguf --drafter none",
-            "--draft-max 4",
-            "--draft-fixed 4",
-            "--draft-min 4",
-            "--draft-p-min 0.5",
-            "--force-accept 0.5",
             "--drafter none --draft-max 4",
+            "--drafter none --draft-fixed 4",
+            "--drafter none --draft-min 4",
+            "--drafter none --draft-p-min 0.5",
+            "--drafter none --force-accept 0.5",
+            "--drafter none --draft-corpus x",
+            "--drafter recycling --draft-corpus x",
+            "-d d.gguf --drafter recycling",
+            "--loss-budget 2",
             "--drafter lookup --draft-max 4 --draft-fixed 4",
             "--drafter lookup --draft-max 4 --draft-min 5",
             "--drafter lookup --draft-max 0",

@@ -2,11 +2,10 @@
 //! decoding, without changing a single token of the answer.
 //!
 //! ```no_run
-//! use foretoken::{Drafting, GenerationRequest, Message, Session, SessionOptions};
+//! use foretoken::{GenerationRequest, Message, Session, SessionOptions};
 //!
 //! # fn main() -> Result<(), foretoken::SessionError> {
-//! let options = SessionOptions { drafting: Drafting::Lookup, ..SessionOptions::new("model.gguf") };
-//! let mut session = Session::load(&options)?;
+//! let mut session = Session::load(&SessionOptions::new("model.gguf"))?;
 //! let prompt = session.chat(&[Message { role: "user".into(), content: "Why is the sky blue?".into() }])?;
 //! let answer = session.generate(GenerationRequest { prompt, ..Default::default() }, |_| ())?;
 //! println!("{}", answer.text);
@@ -18,6 +17,7 @@
 //! re-exported whole: [`engine`], [`gguf`], [`kernels`], [`model`], [`spec`].
 #![forbid(unsafe_code)]
 
+mod costs;
 mod session;
 
 pub use foretoken_engine as engine;
@@ -26,6 +26,7 @@ pub use foretoken_kernels as kernels;
 pub use foretoken_model as model;
 pub use foretoken_spec as spec;
 
+pub use costs::{pass_costs, pass_seconds};
 pub use foretoken_engine::{DraftPolicy, Engine, FinishReason, Fragment, GenerationRequest, Progress, Stats};
 pub use foretoken_model::{ChatTemplate, CpuModel, Message, Special, Tokenizer};
 pub use foretoken_spec::{Cancel, Sampler, SamplerParams, Token};

@@ -7,8 +7,10 @@
 mod bench;
 mod cli;
 mod inspect;
+mod predict;
 mod report;
 mod run;
+mod trace;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -20,6 +22,8 @@ fn main() -> ExitCode {
         Command::Run(args) => run::run(&args),
         Command::Bench(args) => bench::bench(&args.command),
         Command::Inspect(args) => inspect::inspect(&args),
+        Command::Predict(args) => predict::predict(&args),
+        Command::Trace(args) => trace::convert(&args),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

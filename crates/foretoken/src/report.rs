@@ -88,6 +88,10 @@ struct SpeculationJson<'a> {
     rows_histogram: &'a BTreeMap<usize, usize>,
     draft_s: f64,
     verify_s: f64,
+    /// Tokens per second that the controller expected, over all rounds; null where none decides.
+    predicted_tps: Option<f64>,
+    /// Rounds that the controller left without a draft, by reason.
+    plain_rounds: &'a BTreeMap<&'static str, usize>,
 }
 
 const OFF: &str = "no drafter was chosen";
@@ -155,6 +159,8 @@ impl Report<'_> {
                 rows_histogram: &spec.rows_histogram,
                 draft_s: spec.draft.as_secs_f64(),
                 verify_s: spec.verify.as_secs_f64(),
+                predicted_tps: spec.predicted_rate(),
+                plain_rounds: &spec.plain_rounds,
             },
         }
     }
@@ -231,7 +237,7 @@ impl Report<'_> {
         if self.args.drafting() != Drafting::None {
             writeln!(out, "draft:")?;
         }
-        if let Drafting::Model(_) = self.args.drafting() {
+        if self.args.draft_model.is_some() {
             let draft = &stats.draft;
             writeln!(out, "  load        {}", speed(0, load.draft, ""))?;
             writeln!(
@@ -249,10 +255,11 @@ impl Report<'_> {
                 "  sample      {}",
                 speed(spec.proposed, draft.sample, "tokens")
             )?;
-        } else if self.args.drafting() == Drafting::Lookup {
+        }
+        if self.args.drafting() != Drafting::None {
             writeln!(
                 out,
-                "  lookup      {}",
+                "  all         {}",
                 speed(spec.proposed, spec.draft, "tokens")
             )?;
         }
@@ -280,8 +287,7 @@ impl Report<'_> {
         let Some(drafter) = &spec.drafter else {
             return writeln!(
                 out,
-                "Speculation was off: {OFF}. Try --drafter lookup, which helps where the answer repeats the prompt \
-                 (edits, summaries, code), or -d with a smaller model of the same family."
+                "Speculation was off: {OFF}. Without --drafter none drafts are made as far as they pay."
             );
         };
         if let Some(reason) = &spec.off_reason {
@@ -296,18 +302,13 @@ impl Report<'_> {
                 "The {drafter} drafter made no draft that could be verified: this was plain decoding."
             );
         }
-        let source = if drafter == "model" {
-            "the draft model"
-        } else {
-            "the lookup"
-        };
         let dropped = match spec.drafted - spec.accepted {
             0 => "No draft token that was verified was wrong.".to_string(),
             wrong => format!("{wrong} drafted tokens were not what the target said and were dropped."),
         };
         writeln!(
             out,
-            "{} of the {} tokens were drafted by {source} and accepted; the target drew the other {} itself. {dropped}",
+            "{} of the {} tokens were drafted and accepted; the target drew the other {} itself. {dropped}",
             spec.accepted,
             stats.generated,
             stats.generated - spec.accepted,

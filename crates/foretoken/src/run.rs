@@ -17,6 +17,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{RunArgs, usage_error};
 use crate::report;
+use crate::trace::Trace;
 
 /// More than any context holds.
 const MAX_PROMPT_BYTES: u64 = 64 << 20;
@@ -35,7 +36,10 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let options = SessionOptions {
         drafting: args.drafting(),
-        policy: Some(args.policy()),
+        draft_model: args.draft_model.clone(),
+        corpus: args.drafting.draft_corpus.clone(),
+        policy: args.policy(),
+        loss_budget: f64::from(args.drafting.loss_budget),
         threads: Some(args.threads.count()),
         context: args.context.map(|n| n as usize),
         force_accept: args.drafting.force_accept.map(f64::from),
@@ -53,16 +57,24 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
 
     let output = Output::new(args, &session);
+    let mut trace = args.drafting.trace.as_deref().map(Trace::create).transpose()?;
     let mut broken = None;
     interrupt.start(session.draft_cancel());
     let generation = session.generate(request, |progress| {
-        if let Err(error) = output.show(progress) {
+        let traced = match (&mut trace, &progress.round) {
+            (Some(trace), Some(round)) => trace.write(None, round),
+            _ => Ok(()),
+        };
+        if let Err(error) = traced.and_then(|()| Ok(output.show(progress)?)) {
             broken.get_or_insert(error);
             interrupt.cancel.cancel();
         }
     })?;
     if let Some(error) = broken {
-        return Err(error.into());
+        return Err(error);
+    }
+    if let Some(trace) = trace {
+        trace.finish()?;
     }
     output.end()?;
     let report = report::Report {

@@ -1,7 +1,7 @@
 //! Models loaded and ready to answer: what the command line and a user of the library begin with.
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use foretoken_engine::{
@@ -11,19 +11,28 @@ use foretoken_engine::{
 use foretoken_gguf::Gguf;
 use foretoken_kernels::Compute;
 use foretoken_model::{ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, Special, Tokenizer};
-use foretoken_spec::drafters::{LookupDrafter, LookupParams, ModelDrafter};
-use foretoken_spec::{Cancel, Drafter, TargetModel, Token};
+use foretoken_spec::drafters::{Corpus, ModelDrafter, RecyclingDrafter, SuffixDrafter};
+use foretoken_spec::{
+    Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, DraftError, DraftTimes, Drafter,
+    ModelError, Request, SequenceId, TargetModel, Token,
+};
 
-/// Where drafts come from.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+use crate::costs::pass_costs;
+
+/// Where drafts may come from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Drafting {
-    /// Nowhere: plain decoding.
+    /// From all that there is, whatever pays best in each round.
     #[default]
-    None,
-    /// From repetitions in the sequence itself.
-    Lookup,
+    Auto,
+    /// From what followed the same words before.
+    Suffix,
+    /// From what the target thought before.
+    Recycling,
     /// From a smaller model of the same vocabulary.
-    Model(PathBuf),
+    Model,
+    /// Nowhere: plain decoding.
+    None,
 }
 
 /// What to load and how to run it.
@@ -31,10 +40,16 @@ pub enum Drafting {
 pub struct SessionOptions {
     /// The target model's file.
     pub model: PathBuf,
-    /// Where drafts come from.
+    /// Where drafts may come from.
     pub drafting: Drafting,
-    /// How long drafts may be; `None` is the drafter's default.
-    pub policy: Option<DraftPolicy>,
+    /// A smaller model of the same vocabulary, for [`Drafting::Auto`] and [`Drafting::Model`].
+    pub draft_model: Option<PathBuf>,
+    /// Texts to draft from besides the sequence's own.
+    pub corpus: Vec<PathBuf>,
+    /// Bounds of the length of drafts; with [`fixed`](DraftPolicy::fixed) drafts are made always, whether that pays or not.
+    pub policy: DraftPolicy,
+    /// The share of plain decoding's time that drafts may lose.
+    pub loss_budget: f64,
     /// Threads; `None` takes all that the system offers.
     pub threads: Option<usize>,
     /// Positions of a sequence; `None` is the model's own, at most 4096.
@@ -46,28 +61,19 @@ pub struct SessionOptions {
 }
 
 impl SessionOptions {
-    /// The defaults for a model file: all threads, no drafts.
+    /// The defaults for a model file: all threads, drafts as far as they pay.
     pub fn new(model: impl Into<PathBuf>) -> Self {
         Self {
             model: model.into(),
-            drafting: Drafting::None,
-            policy: None,
+            drafting: Drafting::default(),
+            draft_model: None,
+            corpus: Vec::new(),
+            policy: DraftPolicy::default(),
+            loss_budget: ControllerParams::default().loss_budget,
             threads: None,
             context: None,
             kv_positions: None,
             force_accept: None,
-        }
-    }
-}
-
-impl Drafting {
-    /// The draft length that is used where none is asked for. A lookup costs nothing and is right in long
-    /// runs or not at all; each token of a draft model costs one of its passes.
-    pub fn default_policy(&self) -> DraftPolicy {
-        let max = if matches!(self, Self::Model(_)) { 4 } else { 8 };
-        DraftPolicy {
-            max,
-            ..DraftPolicy::default()
         }
     }
 }
@@ -95,6 +101,22 @@ pub enum SessionError {
         /// The target model's file.
         target: PathBuf,
         /// The first token that differs.
+        problem: String,
+    },
+    /// A pass to measure a model's costs failed.
+    #[error("{}: {source}", path.display())]
+    Costs {
+        /// The model's file.
+        path: PathBuf,
+        /// Why.
+        source: ModelError,
+    },
+    /// A text to draft from cannot be used.
+    #[error("{}: {problem}", path.display())]
+    Corpus {
+        /// Its file.
+        path: PathBuf,
+        /// Why.
         problem: String,
     },
     /// The model has no chat template.
@@ -191,8 +213,14 @@ pub struct Session {
     path: PathBuf,
     compute: Arc<Compute>,
     load: LoadReport,
-    draft_cancel: Option<Cancel>,
-    lossless: bool,
+    draft: Option<DraftModel>,
+    corpus: Option<Arc<Corpus>>,
+    /// What the target's passes cost, once that was asked for.
+    cost: Option<CostModel>,
+    /// The options that drafters are made by.
+    policy: DraftPolicy,
+    loss_budget: f64,
+    force_accept: Option<f64>,
     /// The most bytes of text that could come into the context.
     max_text_bytes: usize,
 }
@@ -222,22 +250,8 @@ impl Session {
             },
         )?;
         let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
-        let mut draft_cancel = None;
-        let mut report = LoadReport {
-            target: target.time,
-            ..LoadReport::default()
-        };
-        let drafter: Option<Box<dyn Drafter>> = match &options.drafting {
-            Drafting::None => None,
-            Drafting::Lookup => {
-                // A copy that ran past the answer's end would cost rows for nothing.
-                let params = LookupParams {
-                    end_of_generation: target.model.info().end_of_generation.clone(),
-                    ..LookupParams::default()
-                };
-                Some(Box::new(LookupDrafter::new(params)))
-            }
-            Drafting::Model(path) => {
+        let draft = match &options.draft_model {
+            Some(path) if options.drafting != Drafting::None => {
                 let most = target.model.info().context_length;
                 let draft = load_model(
                     path,
@@ -257,34 +271,129 @@ impl Session {
                         target: options.model.clone(),
                         problem,
                     })?;
-                report.draft = draft.time;
-                let drafter = ModelDrafter::new(draft.model, target.model.info().vocab_size);
-                draft_cancel = Some(drafter.cancel());
-                Some(Box::new(drafter))
+                Some(draft)
             }
+            _ => None,
         };
-        let engine_options = EngineOptions {
-            policy: options
-                .policy
-                .unwrap_or_else(|| options.drafting.default_policy()),
-            force_accept: options.force_accept,
-            ..EngineOptions::default()
+        let load = LoadReport {
+            target: target.time,
+            draft: draft.as_ref().map_or(Duration::ZERO, |draft| draft.time),
         };
-        let text = TokenText(target.tokenizer.clone());
-        let lossless = target.model.info().capabilities.row_invariant && options.force_accept.is_none();
+        let vocab_size = target.model.info().vocab_size;
+        let draft = match draft.zip(options.draft_model.as_ref()) {
+            Some((mut draft, path)) => {
+                let cost = match options.policy.fixed {
+                    None => Some(costs(path, &compute, &mut draft.model)?),
+                    Some(_) => None,
+                };
+                let drafter = ModelDrafter::new(draft.model, vocab_size);
+                Some(DraftModel {
+                    cancel: drafter.cancel(),
+                    drafter: Shared(Arc::new(Mutex::new(drafter))),
+                    cost,
+                })
+            }
+            None => None,
+        };
+        let corpus = match options.corpus.is_empty() {
+            true => None,
+            false => Some(Arc::new(corpus(&options.corpus, &target.tokenizer)?)),
+        };
         let context_length = target.model.info().context_length;
         let max_text_bytes = context_length.saturating_mul(target.tokenizer.max_token_bytes());
-        Ok(Self {
-            max_text_bytes,
-            engine: Engine::new(target.model, text, drafter, engine_options),
+        let text = TokenText(target.tokenizer.clone());
+        let mut session = Self {
+            engine: Engine::new(target.model, text, None, EngineOptions::default()),
             tokenizer: target.tokenizer,
             template,
             path: options.model.clone(),
             compute,
-            load: report,
-            draft_cancel,
-            lossless,
-        })
+            load,
+            draft,
+            corpus,
+            cost: None,
+            policy: options.policy,
+            loss_budget: options.loss_budget,
+            force_accept: options.force_accept,
+            max_text_bytes,
+        };
+        session.set_drafting(options.drafting)?;
+        Ok(session)
+    }
+
+    /// Drafts from here on as `drafting` says, by drafters that know nothing of what was answered before. A draft model
+    /// takes part if the session has loaded one.
+    ///
+    /// # Errors
+    /// If a pass to measure costs fails.
+    ///
+    /// # Panics
+    /// If a request is under way.
+    pub fn set_drafting(&mut self, drafting: Drafting) -> Result<(), SessionError> {
+        let drafter = self.drafter(drafting)?;
+        let options = EngineOptions {
+            policy: self.policy,
+            force_accept: self.force_accept.filter(|_| drafter.is_some()),
+            ..EngineOptions::default()
+        };
+        self.engine.set_drafter(drafter, options);
+        Ok(())
+    }
+
+    fn drafter(&mut self, drafting: Drafting) -> Result<Option<Box<dyn Drafter>>, SessionError> {
+        let ends = self.engine.model().info().end_of_generation.clone();
+        let mut free: Vec<Box<dyn Drafter>> = Vec::new();
+        if matches!(drafting, Drafting::Auto | Drafting::Suffix) {
+            let suffix = SuffixDrafter::new(ends.clone());
+            free.push(Box::new(match &self.corpus {
+                Some(corpus) => suffix.with_corpus(Arc::clone(corpus)),
+                None => suffix,
+            }));
+        }
+        if matches!(drafting, Drafting::Auto | Drafting::Recycling) {
+            free.push(Box::new(RecyclingDrafter::new(ends)));
+        }
+        let draft = self.draft.as_ref();
+        let draft = draft.filter(|_| matches!(drafting, Drafting::Auto | Drafting::Model));
+        if free.is_empty() && draft.is_none() {
+            return Ok(None);
+        }
+        if self.policy.fixed.is_some() {
+            // Exactly one drafts: the model, where there is one.
+            let model = draft.map(|draft| Box::new(draft.drafter.clone()) as Box<dyn Drafter>);
+            return Ok(model.or_else(|| free.into_iter().next()));
+        }
+        let model = draft.map(|draft| CostlyDrafter {
+            drafter: Box::new(draft.drafter.clone()),
+            cost: draft.cost.clone().expect("measured where drafts are controlled"),
+        });
+        let cost = match &self.cost {
+            Some(cost) => cost.clone(),
+            None => {
+                let cost = costs(&self.path, &self.compute, self.engine.model_mut())?;
+                self.cost.insert(cost).clone()
+            }
+        };
+        let params = ControllerParams {
+            loss_budget: self.loss_budget,
+        };
+        Ok(Some(Box::new(ControlledDrafter::new(params, free, model, cost))))
+    }
+
+    /// What the draft model's passes cost, as measured at start; `None` if there is none, or drafts are made always.
+    pub fn draft_cost(&self) -> Option<&CostModel> {
+        self.draft.as_ref()?.cost.as_ref()
+    }
+
+    /// Bounds of the length of drafts, from the next [`set_drafting`](Self::set_drafting) on. Drafts of a fixed length are
+    /// made whether they pay or not.
+    pub fn set_policy(&mut self, policy: DraftPolicy) {
+        self.policy = policy;
+    }
+
+    /// What the target's passes cost, as measured at start; `None` if nothing asked for it.
+    pub fn cost(&self) -> Option<&CostModel> {
+        self.cost.as_ref()
     }
 
     /// The tokenizer.
@@ -310,13 +419,13 @@ impl Session {
     /// Stops a running pass of the draft model from any thread. Whoever sets it cancels the request too, and
     /// resets it before the next.
     pub fn draft_cancel(&self) -> Option<Cancel> {
-        self.draft_cancel.clone()
+        self.draft.as_ref().map(|draft| draft.cancel.clone())
     }
 
     /// Whether drafts are promised to change no token: only a backend whose rows influence each other, or
     /// forced acceptance, takes that away.
     pub fn is_lossless(&self) -> bool {
-        self.lossless
+        self.engine.model().info().capabilities.row_invariant && self.force_accept.is_none()
     }
 
     /// Whether the model has a chat template.
@@ -408,6 +517,75 @@ impl Session {
             }
         }
     }
+}
+
+/// A loaded draft model.
+struct DraftModel {
+    drafter: Shared,
+    cancel: Cancel,
+    /// What its passes cost; not measured where drafts are made whether they pay or not.
+    cost: Option<CostModel>,
+}
+
+/// The drafter of the draft model, which is loaded once and serves one drafting after another.
+#[derive(Clone)]
+struct Shared(Arc<Mutex<ModelDrafter<CpuModel>>>);
+
+impl Shared {
+    fn get(&self) -> MutexGuard<'_, ModelDrafter<CpuModel>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drafter for Shared {
+    fn name(&self) -> &str {
+        "model"
+    }
+
+    fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
+        self.get().begin(sequence, prompt)
+    }
+
+    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+        self.get().draft(requests)
+    }
+
+    fn times(&self) -> Option<DraftTimes> {
+        self.get().times()
+    }
+
+    fn end(&mut self, sequence: SequenceId) {
+        self.get().end(sequence);
+    }
+}
+
+fn costs(path: &Path, compute: &Compute, model: &mut CpuModel) -> Result<CostModel, SessionError> {
+    pass_costs(path, compute, model).map_err(|source| SessionError::Costs {
+        path: path.to_owned(),
+        source,
+    })
+}
+
+/// Reads texts to draft from.
+fn corpus(paths: &[PathBuf], tokenizer: &Tokenizer) -> Result<Corpus, SessionError> {
+    let mut texts = Vec::new();
+    let mut room = Corpus::MOST_TOKENS;
+    for path in paths {
+        let error = |problem: String| SessionError::Corpus {
+            path: path.clone(),
+            problem,
+        };
+        let text = std::fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
+        let tokens = tokenizer.encode(&text, Special::Text);
+        room = room.checked_sub(tokens.len() + 1).ok_or_else(|| {
+            error(format!(
+                "with this file the texts to draft from have more than {} tokens",
+                Corpus::MOST_TOKENS
+            ))
+        })?;
+        texts.push(tokens);
+    }
+    Ok(Corpus::new(texts.iter().map(Vec::as_slice)))
 }
 
 /// Threads that the system offers to this process.

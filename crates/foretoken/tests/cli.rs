@@ -49,6 +49,7 @@ fn foretoken<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
     command
         .args(args)
         .stdin(Stdio::null())
+        .env("FORETOKEN_CACHE", env!("CARGO_TARGET_TMPDIR"))
         .env_remove("NO_COLOR")
         .env_remove("CLICOLOR_FORCE");
     command
@@ -90,12 +91,19 @@ fn every_drafter_gives_the_same_tokens() {
         "--temp 0.9 --seed 3",
         "--temp 1.5 --seed 4 --repeat-penalty 1.2 --top-k 0",
     ] {
-        let plain = json(&mut run(&format!("-p the-hen-and-the-hen -n 40 {sampling}")));
+        let plain = json(&mut run(&format!(
+            "-p the-hen-and-the-hen -n 40 {sampling} --drafter none"
+        )));
         assert_eq!(plain["tokens"].as_array().unwrap().len(), 40);
         for drafting in [
-            "--drafter lookup".to_string(),
-            "--drafter lookup --draft-fixed 3".to_string(),
+            String::new(),
+            "--drafter suffix".to_string(),
+            "--drafter suffix --draft-fixed 3".to_string(),
+            "--drafter recycling".to_string(),
+            "--drafter recycling --draft-fixed 4".to_string(),
             draft_args(),
+            format!("{} --draft-fixed 4", draft_args()),
+            format!("{} --drafter model", draft_args()),
             format!("{} --draft-max 16 --draft-p-min 0.1 --draft-min 2", draft_args()),
             own_draft_args(),
         ] {
@@ -106,7 +114,7 @@ fn every_drafter_gives_the_same_tokens() {
             assert_eq!(drafted["text"], plain["text"]);
         }
         let own = json(&mut run(&format!(
-            "-p the-hen-and-the-hen -n 40 {sampling} {}",
+            "-p the-hen-and-the-hen -n 40 {sampling} --draft-fixed 4 {}",
             own_draft_args()
         )));
         assert_eq!(own["speculation"]["acceptance_rate"], 1.0);
@@ -120,7 +128,7 @@ fn keys(value: &Value) -> BTreeSet<String> {
 
 #[test]
 fn json_has_every_field_always() {
-    for args in ["-n 1", "-n 9 --drafter lookup", &format!("-n 9 {}", draft_args())] {
+    for args in ["-n 1", "-n 9 --drafter none", &format!("-n 9 {}", draft_args())] {
         let object = json(&mut run(&format!("-p x --seed 5 {args}")));
         let check = |value: &Value, fields: &str| {
             assert_eq!(
@@ -146,7 +154,8 @@ fn json_has_every_field_always() {
         check(
             &object["speculation"],
             "drafter off_reason lossless forced_acceptance rounds proposed drafted accepted discarded_by_cut acceptance_rate \
-             tokens_per_round accepted_per_position rows_histogram draft_s verify_s",
+             tokens_per_round accepted_per_position rows_histogram draft_s verify_s \
+             predicted_tps plain_rounds",
         );
         assert_eq!(object["seed"], 5);
         assert!(object["timings"]["load_s"].as_f64().unwrap() > 0.0);
@@ -156,7 +165,7 @@ fn json_has_every_field_always() {
             assert!(object["peak_bytes"].as_u64().unwrap() > 1 << 20);
         }
     }
-    let plain = json(&mut run("-p x -n 1"));
+    let plain = json(&mut run("-p x -n 1 --drafter none"));
     assert_eq!(plain["speculation"]["drafter"], "none");
     assert_eq!(plain["speculation"]["off_reason"], "no drafter was chosen");
     assert_eq!(plain["speculation"]["lossless"], true);
@@ -173,7 +182,7 @@ fn wrong_usage_is_exit_code_2() {
     for args in [
         "",
         "-p x --drafter model",
-        "-p x --draft-max 3",
+        "-p x --drafter none --draft-max 3",
         "-p x -f y",
         "-p x --raw --system y",
         "-p x --temp -1",
@@ -284,7 +293,7 @@ fn the_prompt_comes_from_anywhere() {
 
 #[test]
 fn text_is_streamed_and_statistics_are_not() {
-    let settings = format!("-p hen -n 30 --seed 2 --temp 1 {}", draft_args());
+    let settings = format!("-p hen -n 30 --seed 2 --temp 1 --draft-fixed 4 {}", draft_args());
     let expected = json(&mut run(&settings));
     let (result, stdout, stderr) = output(&mut run(&settings));
     assert!(result.status.success());
@@ -305,9 +314,9 @@ fn text_is_streamed_and_statistics_are_not() {
         stderr.contains("rounds decided") && !stderr.contains('\u{1b}'),
         "{stderr}"
     );
-    let (_, _, stderr) = output(&mut run("-p hen -n 3"));
+    let (_, _, stderr) = output(&mut run("-p hen -n 3 --drafter none"));
     assert!(
-        stderr.contains("Speculation was off") && stderr.contains("--drafter lookup"),
+        stderr.contains("Speculation was off") && stderr.contains("no drafter was chosen"),
         "{stderr}"
     );
 }
@@ -356,7 +365,10 @@ fn a_stop_string_ends_the_text_before_it() {
 
 #[test]
 fn drafts_are_shown_without_colours_too() {
-    let settings = format!("-p hen -n 30 --seed 2 --temp 0 --show-draft {}", draft_args());
+    let settings = format!(
+        "-p hen -n 30 --seed 2 --temp 0 --show-draft --draft-fixed 4 {}",
+        draft_args()
+    );
     let expected = json(&mut run(&settings.replace("--show-draft", "")));
     let (result, stdout, stderr) = output(&mut run(&settings));
     assert!(result.status.success());
@@ -371,7 +383,10 @@ fn drafts_are_shown_without_colours_too() {
 
 #[test]
 fn forced_acceptance_is_marked_everywhere() {
-    let settings = format!("-p hen -n 30 --temp 0 --seed 2 --force-accept 1 {}", draft_args());
+    let settings = format!(
+        "-p hen -n 30 --temp 0 --seed 2 --force-accept 1 --draft-fixed 3 {}",
+        draft_args()
+    );
     let object = json(&mut run(&settings));
     assert_eq!(object["speculation"]["forced_acceptance"], 1.0);
     assert_eq!(object["speculation"]["lossless"], false);
@@ -391,9 +406,9 @@ fn a_draft_model_that_computes_nonsense_turns_drafting_off() {
         .unwrap();
     norm.data = norm.data.chunks(4).flat_map(|_| f32::NAN.to_le_bytes()).collect();
     write(&path, model.metadata(), tensors).unwrap();
-    let plain = json(&mut run("-p the-hen -n 20 --temp 0.8 --seed 2"));
+    let plain = json(&mut run("-p the-hen -n 20 --temp 0.8 --seed 2 --drafter none"));
     let drafted = json(&mut run(&format!(
-        "-p the-hen -n 20 --temp 0.8 --seed 2 -d {}",
+        "-p the-hen -n 20 --temp 0.8 --seed 2 --draft-fixed 2 -d {}",
         path.display()
     )));
     assert_eq!(drafted["tokens"], plain["tokens"]);
@@ -460,14 +475,15 @@ fn an_interrupt_ends_with_statistics() {
     );
 }
 
-/// Before there is an answer an interrupt ends the process. A pipe that nobody writes to keeps it from having one.
+/// Before there is an answer an interrupt ends the process. A pipe that nobody reads, as the file of a trace, keeps it from
+/// having one.
 #[cfg(target_os = "linux")]
 #[test]
 fn an_interrupt_before_the_answer_says_so() {
-    let pipe = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-pipe-{}.gguf", std::process::id()));
+    let pipe = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("cli-pipe-{}", std::process::id()));
     let _ = std::fs::remove_file(&pipe);
     assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
-    let mut child = foretoken(["run", "-p", "hen", "-m"])
+    let mut child = run("-p hen --trace")
         .arg(&pipe)
         .stderr(Stdio::piped())
         .spawn()
@@ -483,15 +499,129 @@ fn an_interrupt_before_the_answer_says_so() {
         assert!(child.try_wait().unwrap().is_none(), "it ended by itself");
         std::thread::yield_now();
     }
-    let kill = Command::new("kill")
-        .args(["-INT", &child.id().to_string()])
-        .status();
+    let kill = Command::new("kill").args(["-INT", &id.to_string()]).status();
     assert!(kill.unwrap().success());
     let status = child.wait().unwrap();
     let mut stderr = String::new();
     child.stderr.take().unwrap().read_to_string(&mut stderr).unwrap();
     assert_eq!((status.code(), stderr.as_str()), (Some(130), "interrupted\n"));
     std::fs::remove_file(&pipe).unwrap();
+}
+
+#[test]
+fn a_trace_has_a_line_for_each_round_and_can_be_converted() {
+    let trace = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-trace.jsonl");
+    let mut command = run("-p the-hen-and-the-hen-and-the-hen -n 30 --temp 0 --trace");
+    let object = json(command.arg(&trace));
+    let lines: Vec<Value> = std::fs::read_to_string(&trace)
+        .unwrap()
+        .lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect();
+    assert_eq!(
+        lines.len() as u64,
+        object["speculation"]["rounds"].as_u64().unwrap()
+    );
+    let sum = |field: &str| lines.iter().map(|l| l[field].as_u64().unwrap()).sum::<u64>();
+    assert_eq!(sum("tokens"), 29);
+    assert_eq!(
+        sum("accepted"),
+        object["speculation"]["accepted"].as_u64().unwrap()
+    );
+    for line in &lines {
+        // Where a single token is left to come there is nothing to decide.
+        if let Some(predicted) = line["predicted_s"].as_f64() {
+            assert!(predicted > 0.0 && line["plain_tps"].as_f64().unwrap() > 0.0);
+            assert_eq!(line["plain"].is_string(), line["rows"] == 1);
+        }
+    }
+    let chrome = |file: &Path| {
+        let (result, stdout, stderr) = output(foretoken(["trace"]).arg(file));
+        (result.status.code(), stdout, stderr)
+    };
+    let (code, stdout, _) = chrome(&trace);
+    let events: Value = serde_json::from_str(&stdout).unwrap();
+    assert_eq!(
+        (code, events["traceEvents"].as_array().unwrap().len()),
+        (Some(0), 2 * lines.len() + 1)
+    );
+    std::fs::write(&trace, "{}\n").unwrap();
+    let (code, _, stderr) = chrome(&trace);
+    assert!(code == Some(1) && stderr.contains("line 1"), "{stderr}");
+}
+
+#[test]
+fn bench_speed_compares_with_plain_decoding() {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR"));
+    let (prompts, page) = (dir.join("cli-prompts.json"), dir.join("cli-speed.html"));
+    std::fs::write(&prompts, r#"{"a":"the-hen-and-the-hen","b":"<x>"}"#).unwrap();
+    let mut command = foretoken([
+        "bench",
+        "speed",
+        "-m",
+        files().target.to_str().unwrap(),
+        "-t",
+        "1",
+    ]);
+    command.args(["-n", "12", "--repeat", "2", "--drafter", "auto,none", "--prompts"]);
+    let report = json(command.arg(&prompts).arg("--report").arg(&page));
+    assert_eq!(report["same_tokens"], true);
+    let questions = report["questions"].as_array().unwrap();
+    let ids: Vec<_> = questions.iter().map(|q| q["id"].as_str().unwrap()).collect();
+    assert_eq!(ids, ["a", "b"]);
+    for question in questions {
+        for field in ["plain_tps", "spec_tps", "ratio", "decode_ratio"] {
+            assert!(question[field].as_f64().unwrap() > 0.0, "{field}");
+        }
+    }
+    for field in ["min_ratio", "median_ratio", "mean_ratio", "total_time_ratio"] {
+        assert!(report[field].as_f64().unwrap() > 0.0, "{field}");
+    }
+    assert_eq!(report["drafters"].as_array().unwrap().len(), 2);
+    let html = std::fs::read_to_string(&page).unwrap();
+    assert!(
+        html.starts_with("<!doctype html>") && html.contains("<svg") && !html.contains("http://localhost")
+    );
+    let (result, _, stderr) = output(
+        foretoken([
+            "bench",
+            "speed",
+            "-m",
+            files().target.to_str().unwrap(),
+            "--prompts",
+        ])
+        .arg("no-such.json"),
+    );
+    assert!(
+        result.status.code() == Some(1) && stderr.contains("no-such.json"),
+        "{stderr}"
+    );
+}
+
+#[test]
+fn predict_says_what_drafts_would_gain() {
+    let target = files().target.to_str().unwrap();
+    let predict = |args: &str| {
+        let mut command = foretoken(["predict", "-m", target, "-t", "1"]);
+        command.args(args.split_whitespace());
+        command
+    };
+    let told = json(&mut predict("--acceptance 0.95"));
+    let eight = &told["lengths"][8];
+    assert!((eight["accepted_per_round"].as_f64().unwrap() - 6.4).abs() < 0.01);
+    assert!((eight["textbook_speedup"].as_f64().unwrap() - 7.4).abs() < 0.01);
+    assert_eq!(told["lengths"].as_array().unwrap().len(), 17);
+    let measured = json(&mut predict(&format!(
+        "-p hen -n 20 -d {}",
+        files().draft.display()
+    )));
+    assert_eq!(measured["acceptance_is"], "measured");
+    assert!(measured["draft_token_ms"].as_f64().unwrap() > 0.0);
+    let (result, stdout, _) = output(&mut predict(""));
+    assert!(
+        result.status.success() && stdout.contains("assumed") && stdout.contains("textbook"),
+        "{stdout}"
+    );
 }
 
 #[test]
@@ -631,15 +761,17 @@ fn smollm2_answers_the_same_with_drafts() {
         let mut command = foretoken(["run", "-m", path, "-p", question, "-n", "32", "--temp", "0"]);
         json(command.args(extra))
     };
-    let plain = run(&[]);
-    let lookup = run(&["--drafter", "lookup"]);
-    let own = run(&["-d", path]);
-    assert_eq!(plain["tokens"], lookup["tokens"]);
-    assert_eq!(plain["tokens"], own["tokens"]);
+    let plain = run(&["--drafter", "none"]);
+    let auto = run(&[]);
+    let suffix = run(&["--drafter", "suffix", "--draft-fixed", "4"]);
+    let own = run(&["-d", path, "--draft-fixed", "4"]);
+    for drafted in [&auto, &suffix, &own] {
+        assert_eq!(plain["tokens"], drafted["tokens"]);
+    }
     assert_eq!(own["speculation"]["acceptance_rate"], 1.0);
     assert!(
-        lookup["speculation"]["accepted"].as_u64().unwrap() > 0,
-        "a repetition is looked up"
+        suffix["speculation"]["accepted"].as_u64().unwrap() > 0,
+        "a repetition is found"
     );
     assert!(!plain["text"].as_str().unwrap().is_empty());
 }

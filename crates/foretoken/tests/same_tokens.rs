@@ -40,7 +40,8 @@ fn smollm2_says_the_same_with_every_drafter() {
             Drafts::None,
             Drafts::Model(4),
             Drafts::ModelOwnNoise(4),
-            Drafts::Lookup,
+            Drafts::Suffix,
+            Drafts::Recycling,
             Drafts::Random,
             Drafts::Right,
         ],
@@ -72,7 +73,7 @@ fn smollm2_says_the_same_after_a_long_prompt() {
         target: model,
         prompts: PROMPTS.map(String::from).to_vec(),
         temperatures: vec![0.7],
-        drafts: vec![Drafts::Lookup],
+        drafts: vec![Drafts::Suffix, Drafts::Recycling],
         threads: vec![2],
         tokens: 16,
         // A prompt that stops anywhere would be answered by nothing.

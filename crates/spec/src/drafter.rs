@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::{LogitError, ModelError, NodeId, SamplerSnapshot, SequenceId, Token, TokenTree};
+use crate::{
+    Forecast, LogitError, ModelError, NodeId, PassTime, SamplerSnapshot, SequenceId, Token, TokenTree,
+};
 
 /// Which hidden states of the target a drafter reads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -136,6 +138,19 @@ pub trait Drafter: Send {
 
     /// The round's outcome; also called for prompt chunks.
     fn observe(&mut self, _sequence: SequenceId, _committed: &Committed) {}
+
+    /// What the pass over what was submitted took; called before the round's outcome is told.
+    fn timed(&mut self, _pass: &PassTime) {}
+
+    /// What is expected of the round that was drafted last, by a drafter that predicts.
+    fn forecast(&self, _sequence: SequenceId) -> Option<Forecast> {
+        None
+    }
+
+    /// Why a part of the drafter does not serve the sequence any more, though the rest does.
+    fn off_reason(&self, _sequence: SequenceId) -> Option<&str> {
+        None
+    }
 
     /// Where the time went, for drafters that run a model.
     fn times(&self) -> Option<DraftTimes> {

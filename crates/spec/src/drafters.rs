@@ -1,7 +1,10 @@
 //! The drafters that need nothing but this crate.
 
-mod lookup;
+mod grow;
 mod model;
+mod recycling;
+mod suffix;
 
-pub use lookup::{LookupDrafter, LookupParams};
 pub use model::ModelDrafter;
+pub use recycling::RecyclingDrafter;
+pub use suffix::{Corpus, SuffixDrafter};

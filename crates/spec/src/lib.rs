@@ -8,12 +8,15 @@
 //! - [`sampler`]: the [`Sampler`] says what the target itself would have said at a row;
 //! - [`mod@verify`]: the walk down the tree that keeps exactly that.
 //!
-//! The drafters that need no network are in [`drafters`]; `examples/tiny_spec.rs` shows the whole round on
+//! The drafters that need no network are in [`drafters`]; the [`controller`] makes one of several of them and lets it draft
+//! only while that pays, by what passes [`cost`]; `examples/tiny_spec.rs` shows the whole round on
 //! one page.
 //!
 //! Not here: how a model computes, files, threads, text. Logits and hidden states are plain `&[f32]`.
 #![forbid(unsafe_code)]
 
+pub mod controller;
+pub mod cost;
 pub mod drafter;
 pub mod drafters;
 mod math;
@@ -22,13 +25,18 @@ pub mod sampler;
 pub mod target;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
+pub mod theory;
 pub mod tree;
 pub mod verify;
 
+pub use controller::{ControlledDrafter, ControllerParams, CostlyDrafter, Forecast, PassTime, PlainReason};
+pub use cost::{CostModel, CostPoint};
 pub use drafter::{
     Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,
 };
-pub use sampler::{Flow, LogitError, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot};
+pub use sampler::{
+    Flow, LogitError, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot, top_logits,
+};
 pub use target::{
     Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Row, RowId, Scores, SequenceId,
     TargetModel, Token,

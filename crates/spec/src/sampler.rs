@@ -311,6 +311,39 @@ impl SamplerSnapshot {
     pub fn position(&self) -> u64 {
         self.state.position
     }
+
+    /// Orders guesses at the token `ahead` places after the next one as the target would if their confidences were its
+    /// probabilities, with the noise that it will use; at temperature 0 they stay as they are. The probability that the
+    /// guesses leave over counts as one more rival with the mean of the noise.
+    pub fn rank(&self, guesses: &mut [Proposal], ahead: usize) {
+        if self.params.is_greedy() {
+            return;
+        }
+        const MEAN_NOISE: f64 = 0.577_215_664_901_532_9;
+        let noise = Noise::at(self.key, self.state.position + ahead as u64);
+        let known: f32 = guesses.iter().map(|guess| guess.confidence).sum();
+        let rest = f64::from((1.0 - known).max(0.0)) * MEAN_NOISE.exp();
+        let weight = |guess: &Proposal| f64::from(guess.confidence) * noise.gumbel(guess.token).exp();
+        let total = guesses.iter().map(weight).sum::<f64>() + rest;
+        for guess in guesses.iter_mut() {
+            guess.confidence = if total > 0.0 {
+                (weight(guess) / total) as f32
+            } else {
+                0.0
+            };
+        }
+        guesses.sort_by(|a, b| b.confidence.total_cmp(&a.confidence));
+    }
+}
+
+/// The `count` best logits, best first, the lower id first where they are equal. Fewer if the rest is -inf; none if a logit
+/// is no number.
+pub fn top_logits(logits: &[f32], count: usize) -> Vec<(Token, f32)> {
+    let mut ranked = Vec::new();
+    if let Ok(row) = Row::new(logits, None) {
+        row.best(count, &mut ranked);
+    }
+    ranked.iter().map(|r| (r.index() as Token, r.logit())).collect()
 }
 
 /// The last tokens, as far as draws depend on them.

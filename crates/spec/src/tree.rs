@@ -11,8 +11,10 @@ pub type NodeId = u32;
 pub enum Source {
     /// A separate draft model.
     Model,
-    /// A repetition of what stands in the sequence itself.
-    Lookup,
+    /// What followed the same words before, in the sequence itself or in a corpus.
+    Suffix,
+    /// What the target thought before might follow a token.
+    Recycling,
     /// Something a test or a measurement made up.
     Scripted,
 }

@@ -1,6 +1,6 @@
 //! The tokens are those of plain decoding, whatever is drafted.
 
-use foretoken_spec::drafters::{LookupDrafter, LookupParams, ModelDrafter};
+use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::testing::{
     AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter, Run, ScriptedModel,
     Task, decode_drafted, decode_plain, token_law,
@@ -67,25 +67,27 @@ impl Drafter for Together {
 fn drafters(model: &ScriptedModel, text: &[Token], seed: u64) -> Vec<Box<dyn Drafter>> {
     let vocab_size = model.logits_after(&[0]).len();
     let texts = || vec![text.to_vec()];
-    let lookup = || LookupDrafter::new(LookupParams::default());
     let similar = || ModelDrafter::new(model.blurred(seed, 0.5), vocab_size);
     vec![
         Box::new(RandomDrafter::new(vocab_size, 1, seed)),
         Box::new(RandomDrafter::new(vocab_size, 3, seed)),
         Box::new(OracleDrafter::new(texts())),
         Box::new(AlwaysWrongDrafter::new(texts(), vocab_size)),
-        Box::new(lookup()),
+        Box::new(SuffixDrafter::default()),
+        Box::new(RecyclingDrafter::default()),
         Box::new(ModelDrafter::new(model.clone(), vocab_size)),
         Box::new(similar()),
         Box::new(FailingDrafter::new(similar(), seed, 3)),
         Box::new(Together(vec![
             Box::new(similar()),
-            Box::new(lookup()),
+            Box::new(SuffixDrafter::default()),
+            Box::new(RecyclingDrafter::default()),
             Box::new(RandomDrafter::new(vocab_size, 2, seed)),
         ])),
         Box::new(Together(vec![
             Box::new(RandomDrafter::new(vocab_size, 2, seed)),
-            Box::new(lookup()),
+            Box::new(RecyclingDrafter::default()),
+            Box::new(SuffixDrafter::default()),
             Box::new(similar()),
         ])),
     ]

@@ -1,7 +1,7 @@
 //! The same tokens, whatever the drafter, its length, the chunks and the company.
 
 use foretoken_engine::{DraftPolicy, Engine, EngineOptions, GenerationRequest};
-use foretoken_spec::drafters::{LookupDrafter, LookupParams, ModelDrafter};
+use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::testing::{
     AlwaysWrongDrafter, FailingDrafter, OracleDrafter, RandomDrafter, ScriptedModel,
 };
@@ -51,7 +51,8 @@ fn drafters(model: &ScriptedModel, requests: &[GenerationRequest]) -> Vec<Box<dy
         Box::new(RandomDrafter::new(VOCAB, 3, 2)),
         Box::new(OracleDrafter::new(texts.clone())),
         Box::new(wrong),
-        Box::new(LookupDrafter::new(LookupParams::default())),
+        Box::new(SuffixDrafter::default()),
+        Box::new(RecyclingDrafter::default()),
         Box::new(ModelDrafter::new(model.clone(), VOCAB)),
         Box::new(ModelDrafter::new(model.blurred(5, 1.0), VOCAB)),
         Box::new(ModelDrafter::new(model.blurred(5, 1.0).with_context(16), VOCAB)),
@@ -258,8 +259,8 @@ fn a_model_without_trees_gets_chains() {
 #[test]
 fn a_second_identical_request_is_drafted_alike() {
     let model = ScriptedModel::saying(VOCAB, 4, [1, 2, 3, 4].repeat(8));
-    let lookup = LookupDrafter::new(LookupParams::default());
-    let mut engine: Engine<ScriptedModel> = engine(&model, Some(Box::new(lookup)), fixed(4));
+    let mut engine: Engine<ScriptedModel> =
+        engine(&model, Some(Box::new(SuffixDrafter::default())), fixed(4));
     let request = request(&[1, 2, 3, 4], 30, crate::common::greedy(), 0);
     let first = answer(&mut engine, request.clone()).stats.speculation;
     let second = answer(&mut engine, request).stats.speculation;

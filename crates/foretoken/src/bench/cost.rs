@@ -5,14 +5,13 @@
 
 use std::io::Write;
 use std::sync::Arc;
-use std::time::Instant;
 
 use anyhow::{Context, bail};
 use foretoken::kernels::Compute;
 use foretoken::kernels::ceilings::Ceilings;
 use foretoken::model::{LoadOptions, PassCost};
 use foretoken::spec::{Batch, Cancel, Output, Row, RowId, Scores, SequenceId, TargetModel, Token};
-use foretoken::{CpuModel, load_model};
+use foretoken::{CpuModel, load_model, pass_seconds};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -254,18 +253,8 @@ fn fill(
 
 /// The seconds of one pass. Its rows are not committed, so that the next finds the sequence as it was.
 fn pass(model: &mut CpuModel, case: &Case, last_row_only: bool, scores: &mut Scores) -> anyhow::Result<f64> {
-    let mut batch = Batch::default();
-    push_rows(model, &mut batch, case.sequence, case.n, |at| {
-        if !last_row_only || at + 1 == case.n {
-            Output::Logits
-        } else {
-            Output::None
-        }
-    });
-    let start = Instant::now();
     model.reserve(case.sequence, case.n)?;
-    model.forward(&batch, scores, &Cancel::default())?;
-    Ok(start.elapsed().as_secs_f64())
+    Ok(pass_seconds(model, case.sequence, case.n, last_row_only, scores)?)
 }
 
 impl Report {

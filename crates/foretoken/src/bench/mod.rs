@@ -1,8 +1,11 @@
 //! `foretoken bench`: what this machine and a model on it can do.
 
 mod cost;
+mod html;
 mod machine;
 mod plot;
+mod prompts;
+mod speed;
 
 use crate::cli::BenchCommand;
 
@@ -11,6 +14,7 @@ pub fn bench(command: &BenchCommand) -> anyhow::Result<()> {
     match command {
         BenchCommand::Cost(args) => cost::run(args),
         BenchCommand::Machine(args) => machine::run(args),
+        BenchCommand::Speed(args) => speed::run(args),
     }
 }
 

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use foretoken::engine::{EngineOptions, Event, RequestId};
-use foretoken::spec::drafters::{LookupDrafter, LookupParams};
+use foretoken::spec::drafters::{RecyclingDrafter, SuffixDrafter};
 use foretoken::spec::testing::{OracleDrafter, OwnNoiseDrafter, RandomDrafter};
 use foretoken::spec::{DraftError, Drafter, Request, SequenceId, TargetModel};
 use foretoken::{
@@ -30,7 +30,9 @@ pub enum Drafts {
     /// The same with noise of its own: what acceptance is without shared noise.
     ModelOwnNoise(usize),
     /// Repetitions.
-    Lookup,
+    Suffix,
+    /// What the target thought before.
+    Recycling,
     /// Tokens drawn at random.
     Random,
     /// What plain decoding said.
@@ -43,7 +45,8 @@ impl fmt::Display for Drafts {
             Self::None => f.write_str("no drafts"),
             Self::Model(k) => write!(f, "draft model, {k} tokens"),
             Self::ModelOwnNoise(k) => write!(f, "draft model with noise of its own, {k} tokens"),
-            Self::Lookup => f.write_str("lookup"),
+            Self::Suffix => f.write_str("suffix"),
+            Self::Recycling => f.write_str("recycling"),
             Self::Random => f.write_str("random drafts"),
             Self::Right => f.write_str("right drafts"),
         }
@@ -206,7 +209,12 @@ struct Bench {
 impl Bench {
     fn load(plan: &Plan, threads: usize) -> Result<Self, SessionError> {
         let options = SessionOptions {
-            drafting: Drafting::Model(plan.draft.clone()),
+            drafting: Drafting::Model,
+            draft_model: Some(plan.draft.clone()),
+            policy: DraftPolicy {
+                fixed: Some(1),
+                ..DraftPolicy::default()
+            },
             threads: Some(threads),
             ..SessionOptions::new(&plan.target)
         };
@@ -242,7 +250,8 @@ impl Bench {
                 ))),
                 k,
             ),
-            Drafts::Lookup => (Some(Box::new(LookupDrafter::new(LookupParams::default()))), 8),
+            Drafts::Suffix => (Some(Box::new(SuffixDrafter::default())), 8),
+            Drafts::Recycling => (Some(Box::new(RecyclingDrafter::default())), 6),
             Drafts::Random => (Some(Box::new(RandomDrafter::new(vocab_size, 1, 1))), 4),
             Drafts::Right => (
                 Some(Box::new(OracleDrafter::new(group.iter().map(whole).collect()))),

@@ -1,0 +1,545 @@
+//! The controller: decides each round what to draft, and whether to draft at all.
+//!
+//! It is a [`Drafter`] made of others. Those that cost nothing propose first; a draft model is asked where its
+//! predicted rate, with the passes that it takes, beats what is there already; then the trees of all sequences are cut
+//! together to the rows that maximise
+//!
+//! `(sequences + Σ path probabilities) / (seconds of drafting + T(rows))`,
+//!
+//! and no row at all is always a choice. Probabilities are lower bounds of observed acceptance ([`calibration`]), seconds
+//! what passes took on this machine ([`CostModel`]).
+//!
+//! Each sequence has an account: what its rounds took against what plain decoding would have taken for the same tokens.
+//! While it is in debt by more than the loss budget, the sequence is decoded plainly. So whatever the predictions are worth,
+//! it loses at most that share of plain decoding's time, and one round. Every so often a round is plain all the same, for the
+//! price of one row to stay true.
+//!
+//! Not here: how costs are measured at start, and where they are kept.
+
+mod calibration;
+
+use std::collections::HashMap;
+use std::time::Instant;
+
+use crate::{
+    Budget, Committed, CostModel, DraftError, DraftTimes, Drafter, HiddenNeed, ModelError, Needs, NodeId,
+    Request, SequenceId, Source, TokenTree,
+};
+use calibration::{Calibration, Chance};
+
+/// Most draft tokens of a sequence and round: beyond, each row costs what a pass over it alone does.
+const MOST_NODES: usize = 15;
+/// Paths below this probability pay on no machine.
+const LEAST_PROBABILITY: f32 = 0.01;
+/// One in so many rounds at least has no draft.
+const REFRESH: usize = 64;
+/// What another way of drafting must promise to be taken, relative to the best other.
+const MARGIN: f64 = 1.02;
+/// What is expected of a draft model's tokens before any was seen.
+const MODEL_ACCEPTANCE: f32 = 0.75;
+
+/// Settings of a [`ControlledDrafter`].
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct ControllerParams {
+    /// The share of plain decoding's time that may be lost.
+    pub loss_budget: f64,
+}
+
+impl Default for ControllerParams {
+    fn default() -> Self {
+        Self { loss_budget: 0.02 }
+    }
+}
+
+/// Why a round of a sequence had no draft.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub enum PlainReason {
+    /// No drafter proposed anything.
+    NothingProposed,
+    /// What was proposed would have cost more than it was likely to save.
+    NotWorthIt,
+    /// Earlier drafts lost more than the budget allows.
+    LossBudget,
+    /// To measure what a pass over one row costs now.
+    Refresh,
+}
+
+impl PlainReason {
+    /// A name for reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::NothingProposed => "nothing_proposed",
+            Self::NotWorthIt => "not_worth_it",
+            Self::LossBudget => "loss_budget",
+            Self::Refresh => "refresh",
+        }
+    }
+}
+
+/// What is expected of a round before it is run.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Forecast {
+    /// Tokens that a sequence gains.
+    pub tokens: f64,
+    /// Seconds of the round, drafting included.
+    pub seconds: f64,
+    /// Tokens per second of plain decoding.
+    pub plain_rate: f64,
+    /// Why there is no draft; `None` if there is one.
+    pub plain: Option<PlainReason>,
+}
+
+/// What a target pass took.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct PassTime {
+    /// Rows.
+    pub rows: usize,
+    /// Positions that a row followed, on average.
+    pub context: usize,
+    /// Seconds.
+    pub seconds: f64,
+}
+
+/// A drafter that runs a model, and what its passes cost.
+pub struct CostlyDrafter {
+    /// The drafter.
+    pub drafter: Box<dyn Drafter>,
+    /// Its model's passes.
+    pub cost: CostModel,
+}
+
+/// Drafts with several drafters, as far as it pays.
+pub struct ControlledDrafter {
+    params: ControllerParams,
+    free: Vec<Box<dyn Drafter>>,
+    model: Option<CostlyDrafter>,
+    target: CostModel,
+    calibration: Calibration,
+    accounts: HashMap<SequenceId, Account>,
+    /// Rounds since the last without any draft.
+    since_plain: usize,
+    round: Round,
+}
+
+/// The round that is under way.
+#[derive(Clone, Copy, Debug, Default)]
+struct Round {
+    /// Its drafts are made, its pass is not done.
+    drafted: bool,
+    sequences: usize,
+    context: usize,
+    draft_seconds: f64,
+    pass_seconds: f64,
+}
+
+/// What is known of a sequence.
+#[derive(Debug, Default)]
+struct Account {
+    calibration: Calibration,
+    /// Acceptance of the draft model by depth.
+    model: Depths,
+    /// Seconds that plain decoding would have taken for the tokens so far.
+    plain: f64,
+    /// Seconds that they took.
+    spent: f64,
+    /// Tokens that the draft model has read.
+    read: usize,
+    /// Why the draft model does not take part any more.
+    model_off: Option<String>,
+    tree: TokenTree,
+    forecast: Forecast,
+}
+
+/// The share of draft tokens at each depth that came true, if those before them did.
+#[derive(Clone, Debug)]
+struct Depths([f32; MOST_NODES]);
+
+impl Default for Depths {
+    fn default() -> Self {
+        Self([MODEL_ACCEPTANCE; MOST_NODES])
+    }
+}
+
+impl Depths {
+    fn observe(&mut self, depth: usize, accepted: bool) {
+        /// How fast old rounds are forgotten.
+        const GAIN: f32 = 0.08;
+        // What happens at one depth says something of the others too.
+        for (at, share) in self.0.iter_mut().enumerate() {
+            let gain = if at + 1 == depth { GAIN } else { GAIN / 4.0 };
+            *share += gain * (f32::from(u8::from(accepted)) - *share);
+        }
+    }
+}
+
+impl ControlledDrafter {
+    /// Of drafters whose time does not count, and perhaps one that runs a model, for a target with these costs.
+    pub fn new(
+        params: ControllerParams,
+        free: Vec<Box<dyn Drafter>>,
+        model: Option<CostlyDrafter>,
+        target: CostModel,
+    ) -> Self {
+        Self {
+            params,
+            free,
+            model,
+            target,
+            calibration: Calibration::default(),
+            accounts: HashMap::new(),
+            since_plain: 0,
+            round: Round::default(),
+        }
+    }
+
+    /// What the target's passes are taken to cost now.
+    pub fn target_cost(&self) -> &CostModel {
+        &self.target
+    }
+
+    /// The reason to leave a sequence without a draft, before one is made.
+    fn refusal(&self, sequence: SequenceId) -> Option<PlainReason> {
+        let account = &self.accounts[&sequence];
+        if account.spent - account.plain > self.params.loss_budget * account.plain {
+            Some(PlainReason::LossBudget)
+        } else if self.since_plain >= REFRESH {
+            Some(PlainReason::Refresh)
+        } else {
+            None
+        }
+    }
+
+    /// Chances of a tree's nodes to be accepted, from the root on.
+    fn paths(&self, sequence: SequenceId, tree: &TokenTree) -> Vec<Chance> {
+        let own = &self.accounts[&sequence].calibration;
+        let mut depths: Vec<usize> = Vec::with_capacity(tree.len());
+        let mut paths: Vec<Chance> = Vec::with_capacity(tree.len());
+        for node in tree.nodes() {
+            let (depth, before) = match node.parent {
+                Some(parent) => (depths[parent as usize] + 1, paths[parent as usize]),
+                None => (
+                    1,
+                    Chance {
+                        mean: 1.0,
+                        lower: 1.0,
+                    },
+                ),
+            };
+            let chance = self.calibration.chance(own, node, depth);
+            depths.push(depth);
+            paths.push(Chance {
+                mean: before.mean * chance.mean,
+                lower: before.lower * chance.lower,
+            });
+        }
+        paths
+    }
+
+    /// The best number of nodes of all trees together, their paths given in descending order, and the rate with it.
+    fn best(
+        &self,
+        sequences: usize,
+        context: usize,
+        drafting: f64,
+        paths: impl Iterator<Item = f32>,
+    ) -> (usize, f64) {
+        let rate =
+            |nodes: usize, tokens: f64| tokens / (drafting + self.target.seconds(sequences + nodes, context));
+        let mut tokens = sequences as f64;
+        let mut best = (0, rate(0, tokens));
+        for (at, path) in paths.enumerate() {
+            tokens += f64::from(path);
+            let rate = rate(at + 1, tokens);
+            if rate > best.1 {
+                best = (at + 1, rate);
+            }
+        }
+        best
+    }
+
+    /// How far the draft model should go for a request, if its rate is the best.
+    fn model_budget(&self, request: &Request<'_>) -> Option<Budget> {
+        let CostlyDrafter { cost, .. } = self.model.as_ref()?;
+        let account = &self.accounts[&request.sequence];
+        if account.model_off.is_some() {
+            return None;
+        }
+        let context = request.tokens.len();
+        let paths = self.paths(request.sequence, request.tree);
+        let mut lower: Vec<f32> = paths.iter().map(|path| path.lower).collect();
+        lower.sort_by(|a, b| b.total_cmp(a));
+        let (_, free_rate) = self.best(1, context, 0.0, lower.into_iter());
+
+        let step = cost.seconds(1, context);
+        let behind = context.saturating_sub(account.read).max(1);
+        let catch_up = cost.seconds(behind, context) - step;
+        let remaining = request.position_limit.saturating_sub(context).max(1) as f64;
+        let most = request
+            .budget
+            .max_depth
+            .min(request.budget.max_nodes)
+            .min(MOST_NODES);
+        let (mut tokens, mut path, mut best) = (1.0, 1.0, (0, 0.0));
+        for (depth, share) in (1..=most).zip(account.model.0) {
+            path *= f64::from(share);
+            tokens += path;
+            // What is read now serves all rounds that are still to come.
+            let reading = catch_up * (tokens / remaining).min(1.0);
+            let seconds = depth as f64 * step + reading + self.target.seconds(1 + depth, context);
+            if tokens / seconds > best.1 {
+                best = (depth, tokens / seconds);
+            }
+        }
+        let (depth, rate) = best;
+        (depth > 0 && rate > MARGIN * free_rate).then_some(Budget {
+            max_depth: depth,
+            max_nodes: depth,
+            min_path_probability: (rate * step) as f32,
+            ..request.budget
+        })
+    }
+
+    /// Asks the draft model for those whom it serves best.
+    fn ask_model(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+        let mut count = 0;
+        for at in 0..requests.len() {
+            if let Some(budget) = self.model_budget(&requests[at]) {
+                requests[at].budget = budget;
+                requests.swap(at, count);
+                count += 1;
+            }
+        }
+        let Some(model) = self.model.as_mut().filter(|_| count > 0) else {
+            return Ok(());
+        };
+        let requests = &mut requests[..count];
+        let outcome = model.drafter.draft(requests);
+        if outcome == Err(DraftError::Model(ModelError::Cancelled)) {
+            return outcome;
+        }
+        for request in requests {
+            let account = self.accounts.get_mut(&request.sequence).expect("begun");
+            account.read = request.tokens.len();
+            if let Err(error) = &outcome {
+                model.drafter.end(request.sequence);
+                account.model_off = Some(error.to_string());
+            }
+        }
+        Ok(())
+    }
+
+    /// Cuts the trees to what is worth its rows, and says what to expect.
+    fn prune(&mut self, requests: &mut [Request<'_>]) {
+        let Round {
+            sequences,
+            context,
+            draft_seconds,
+            ..
+        } = self.round;
+        let paths: Vec<Vec<Chance>> = requests.iter().map(|r| self.paths(r.sequence, r.tree)).collect();
+        let mut order: Vec<(f32, usize, usize)> = Vec::new();
+        for (tree, paths) in paths.iter().enumerate() {
+            order.extend(
+                paths
+                    .iter()
+                    .enumerate()
+                    .map(|(node, path)| (path.lower, tree, node)),
+            );
+        }
+        // A node is never likelier than its parent, which stands before it.
+        order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
+        let lower = order.iter().map(|&(lower, ..)| lower);
+        let (count, _) = self.best(sequences, context, draft_seconds, lower);
+        let mut kept: Vec<Vec<bool>> = paths.iter().map(|paths| vec![false; paths.len()]).collect();
+        for &(_, tree, node) in &order[..count] {
+            kept[tree][node] = true;
+        }
+        let seconds = draft_seconds + self.target.seconds(sequences + count, context);
+        let plain_rate = 1.0 / self.target.seconds(sequences, context);
+        for ((request, paths), kept) in requests.iter_mut().zip(&paths).zip(&kept) {
+            let account = self.accounts.get_mut(&request.sequence).expect("begun");
+            let proposed = !request.tree.is_empty();
+            request.tree.retain(|node, _| kept[node as usize]);
+            let gained: f32 = paths
+                .iter()
+                .zip(kept)
+                .filter(|(_, kept)| **kept)
+                .map(|(p, _)| p.mean)
+                .sum();
+            let plain = match (account.forecast.plain, request.tree.is_empty()) {
+                (Some(refused), _) => Some(refused),
+                (None, false) => None,
+                (None, true) if proposed => Some(PlainReason::NotWorthIt),
+                (None, true) => Some(PlainReason::NothingProposed),
+            };
+            account.forecast = Forecast {
+                tokens: 1.0 + f64::from(gained),
+                seconds,
+                plain_rate,
+                plain,
+            };
+        }
+    }
+}
+
+impl Drafter for ControlledDrafter {
+    fn name(&self) -> &str {
+        "auto"
+    }
+
+    fn needs(&self) -> Needs {
+        let drafters = self.free.iter().chain(self.model.as_ref().map(|m| &m.drafter));
+        drafters.fold(Needs::default(), |needs, drafter| {
+            let more = drafter.needs();
+            Needs {
+                hidden: match (needs.hidden, more.hidden) {
+                    (HiddenNeed::EveryRow, _) | (_, HiddenNeed::EveryRow) => HiddenNeed::EveryRow,
+                    (HiddenNeed::LastRow, _) | (_, HiddenNeed::LastRow) => HiddenNeed::LastRow,
+                    _ => HiddenNeed::None,
+                },
+                top_logits: needs.top_logits.max(more.top_logits),
+            }
+        })
+    }
+
+    fn begin(&mut self, sequence: SequenceId, prompt: &[crate::Token]) -> Result<(), DraftError> {
+        for drafter in &mut self.free {
+            drafter.begin(sequence, prompt)?;
+        }
+        if let Some(model) = &mut self.model {
+            model.drafter.begin(sequence, prompt)?;
+        }
+        self.accounts.insert(sequence, Account::default());
+        Ok(())
+    }
+
+    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+        let start = Instant::now();
+        self.round = Round {
+            drafted: true,
+            sequences: requests.len(),
+            context: requests.iter().map(|r| r.tokens.len()).sum::<usize>() / requests.len().max(1),
+            ..Round::default()
+        };
+        // Those who may draft come first; their trees are where they were.
+        let mut count = 0;
+        for at in 0..requests.len() {
+            let request = &mut requests[at];
+            let refusal = self.refusal(request.sequence);
+            let account = self.accounts.get_mut(&request.sequence).expect("begun");
+            account.forecast.plain = refusal;
+            if refusal.is_none() {
+                request.budget.max_nodes = request.budget.max_nodes.min(MOST_NODES);
+                request.budget.min_path_probability =
+                    request.budget.min_path_probability.max(LEAST_PROBABILITY);
+                requests.swap(at, count);
+                count += 1;
+            }
+        }
+        for drafter in self.free.iter_mut().filter(|_| count > 0) {
+            drafter.draft(&mut requests[..count])?;
+        }
+        self.ask_model(&mut requests[..count])?;
+        self.round.draft_seconds = start.elapsed().as_secs_f64();
+        self.prune(requests);
+        Ok(())
+    }
+
+    fn submitted(&mut self, sequence: SequenceId, tree: &TokenTree) {
+        for drafter in &mut self.free {
+            drafter.submitted(sequence, tree);
+        }
+        if let Some(model) = &mut self.model {
+            model.drafter.submitted(sequence, tree);
+        }
+        if let Some(account) = self.accounts.get_mut(&sequence) {
+            account.tree.clone_from(tree);
+        }
+    }
+
+    fn timed(&mut self, pass: &PassTime) {
+        if !std::mem::take(&mut self.round.drafted) {
+            // Of a prompt, or where there was nothing to decide.
+            self.round = Round::default();
+            if pass.rows == 1 {
+                self.target.observe(pass.rows, pass.context, pass.seconds);
+            }
+            return;
+        }
+        // A pass with a part of a prompt tells nothing of rounds.
+        if pass.rows <= self.round.sequences * (1 + MOST_NODES) {
+            self.target.observe(pass.rows, pass.context, pass.seconds);
+        }
+        self.round.pass_seconds = pass.seconds;
+        let plain = pass.rows == self.round.sequences;
+        self.since_plain = if plain { 0 } else { self.since_plain + 1 };
+    }
+
+    fn observe(&mut self, sequence: SequenceId, committed: &Committed) {
+        for drafter in &mut self.free {
+            drafter.observe(sequence, committed);
+        }
+        if let Some(model) = &mut self.model {
+            model.drafter.observe(sequence, committed);
+        }
+        let Some(account) = self.accounts.get_mut(&sequence) else {
+            return;
+        };
+        let Round {
+            sequences,
+            context,
+            draft_seconds,
+            pass_seconds,
+            ..
+        } = self.round;
+        if sequences == 0 {
+            return;
+        }
+        let tree = std::mem::take(&mut account.tree);
+        self.calibration.observe(&tree, &committed.accepted);
+        account.calibration.observe(&tree, &committed.accepted);
+        observe_model(&mut account.model, &tree, &committed.accepted);
+        let spent = draft_seconds + pass_seconds;
+        account.spent += spent;
+        account.plain += if tree.is_empty() && committed.tokens.len() == 1 && draft_seconds < 0.01 * spent {
+            // This round was plain decoding: no estimate is better.
+            spent
+        } else {
+            committed.tokens.len() as f64 * self.target.seconds(sequences, context)
+        };
+        account.tree = tree;
+        account.tree.clear();
+    }
+
+    fn times(&self) -> Option<DraftTimes> {
+        self.model.as_ref().and_then(|model| model.drafter.times())
+    }
+
+    fn forecast(&self, sequence: SequenceId) -> Option<Forecast> {
+        self.accounts.get(&sequence).map(|account| account.forecast)
+    }
+
+    fn off_reason(&self, sequence: SequenceId) -> Option<&str> {
+        self.accounts.get(&sequence)?.model_off.as_deref()
+    }
+
+    fn end(&mut self, sequence: SequenceId) {
+        for drafter in &mut self.free {
+            drafter.end(sequence);
+        }
+        if let Some(model) = &mut self.model {
+            model.drafter.end(sequence);
+        }
+        self.accounts.remove(&sequence);
+    }
+}
+
+/// Counts the chain of a draft model, which is its first choices.
+fn observe_model(depths: &mut Depths, tree: &TokenTree, accepted: &[NodeId]) {
+    for (id, node) in (0..).zip(tree.nodes()) {
+        let decided = node.parent.is_none_or(|parent| accepted.contains(&parent));
+        if node.source == Source::Model && decided {
+            depths.observe(tree.depth(id), accepted.contains(&id));
+        }
+    }
+}

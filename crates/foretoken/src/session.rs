@@ -331,16 +331,28 @@ impl Session {
     /// If a request is under way.
     pub fn set_drafting(&mut self, drafting: Drafting) -> Result<(), SessionError> {
         let drafter = self.drafter(drafting)?;
+        self.install(drafter);
+        Ok(())
+    }
+
+    /// Drafts with this drafter, which may have served before, and returns the one that was.
+    ///
+    /// # Panics
+    /// If a request is under way.
+    pub fn install(&mut self, drafter: Option<Box<dyn Drafter>>) -> Option<Box<dyn Drafter>> {
         let options = EngineOptions {
             policy: self.policy,
             force_accept: self.force_accept.filter(|_| drafter.is_some()),
             ..EngineOptions::default()
         };
-        self.engine.set_drafter(drafter, options);
-        Ok(())
+        self.engine.set_drafter(drafter, options)
     }
 
-    fn drafter(&mut self, drafting: Drafting) -> Result<Option<Box<dyn Drafter>>, SessionError> {
+    /// A new drafter, which knows nothing yet; `None` for plain decoding.
+    ///
+    /// # Errors
+    /// If a pass to measure costs fails.
+    pub fn drafter(&mut self, drafting: Drafting) -> Result<Option<Box<dyn Drafter>>, SessionError> {
         let ends = self.engine.model().info().end_of_generation.clone();
         let mut free: Vec<Box<dyn Drafter>> = Vec::new();
         if matches!(drafting, Drafting::Auto | Drafting::Suffix) {

@@ -348,7 +348,10 @@ impl ControlledDrafter {
         }
         // A node is never likelier than its parent, which stands before it.
         order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
-        let lower = order.iter().map(|&(lower, ..)| lower);
+        let lower = order
+            .iter()
+            .map(|&(lower, ..)| lower)
+            .take(MOST_NODES * sequences);
         let (count, _) = self.best(sequences, context, draft_seconds, lower);
         let mut kept: Vec<Vec<bool>> = paths.iter().map(|paths| vec![false; paths.len()]).collect();
         for &(_, tree, node) in &order[..count] {

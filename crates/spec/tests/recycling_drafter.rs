@@ -84,10 +84,10 @@ fn rows_of_accepted_and_rejected_tokens_are_strung_together() {
     );
     let confidence: Vec<f32> = tree.nodes().iter().map(|n| n.confidence).collect();
     assert!(
-        (confidence[0] - 1.0 / (1.0 + (-2.0f32).exp())).abs() < 1e-6,
+        (confidence[0] - 0.5 / (1.0 + (-2.0f32).exp())).abs() < 1e-6,
         "{confidence:?}"
     );
-    assert_eq!(confidence[3], 1.0);
+    assert_eq!(confidence[3], 0.5);
     // A later row of the same token replaces the earlier one: the root is now the last token committed, 5.
     drafter.observe(
         SEQUENCE,

@@ -1,8 +1,8 @@
 //! `foretoken bench speed`: what speculation is worth on these prompts, from the request to the last token.
 //!
 //! Each prompt is answered plainly and with each drafter in turn, several times; a ratio is the median of the
-//! repetitions' ratios, so that a machine that drifts hits both sides. Every answer starts from drafters that know
-//! nothing of the ones before.
+//! repetitions' ratios, so that a machine that drifts hits both sides. Drafters learn from prompt to prompt, as in a
+//! process that serves them all, but each repetition starts from new ones: none has seen the answer that it drafts.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -110,34 +110,52 @@ pub fn run(args: &SpeedArgs) -> anyhow::Result<()> {
         .expect("it is well-formed");
     let answers = prompts.len() * (1 + arms.len()) * args.repeat as usize;
     let bar = ProgressBar::new(answers as u64).with_style(style);
-    let mut questions: Vec<Vec<Question>> = arms.iter().map(|_| Vec::new()).collect();
-    for prompt in &prompts {
-        let tokens = prompt.tokens(&session).with_context(|| prompt.id.clone())?;
-        let mut plain = Vec::new();
-        let mut drafted: Vec<Vec<Answer>> = arms.iter().map(|_| Vec::new()).collect();
-        for repeat in 0..args.repeat {
+    let texts: Vec<Vec<Token>> = prompts
+        .iter()
+        .map(|prompt| prompt.tokens(&session).with_context(|| prompt.id.clone()))
+        .collect::<anyhow::Result<_>>()?;
+    let mut plain: Vec<Vec<Answer>> = prompts.iter().map(|_| Vec::new()).collect();
+    let mut drafted: Vec<Vec<Vec<Answer>>> = arms
+        .iter()
+        .map(|_| prompts.iter().map(|_| Vec::new()).collect())
+        .collect();
+    for repeat in 0..args.repeat {
+        let mut drafters = arms
+            .iter()
+            .map(|&arm| session.drafter(arm))
+            .collect::<Result<Vec<_>, _>>()?;
+        for (at, (prompt, tokens)) in prompts.iter().zip(&texts).enumerate() {
             bar.set_message(prompt.id.clone());
             let mut order: Vec<usize> = (0..=arms.len()).collect();
-            if repeat % 2 == 1 {
+            if (repeat as usize + at) % 2 == 1 {
                 order.reverse();
             }
             for arm in order {
                 let arm = arm.checked_sub(1);
-                session.set_drafting(arm.map_or(Drafting::None, |arm| arms[arm]))?;
+                session.install(arm.and_then(|arm| drafters[arm].take()));
                 let name = arm.map_or("plain", |arm| args.drafter[arm].name());
                 let request = format!("{} {name} {}", prompt.id, repeat + 1);
-                let answer = answer(&mut session, &tokens, args, trace.as_mut(), &request)?;
+                let answer = answer(&mut session, tokens, args, trace.as_mut(), &request)?;
                 match arm {
-                    None => plain.push(answer),
-                    Some(arm) => drafted[arm].push(answer),
+                    None => plain[at].push(answer),
+                    Some(arm) => {
+                        drafters[arm] = session.install(None);
+                        drafted[arm][at].push(answer);
+                    }
                 }
                 bar.inc(1);
             }
         }
-        for (questions, drafted) in questions.iter_mut().zip(&drafted) {
-            questions.push(Question::new(prompt, &plain, drafted));
-        }
     }
+    let questions: Vec<Vec<Question>> = drafted
+        .iter()
+        .map(|drafted| {
+            let answers = prompts.iter().zip(plain.iter().zip(drafted));
+            answers
+                .map(|(prompt, (plain, drafted))| Question::new(prompt, plain, drafted))
+                .collect()
+        })
+        .collect();
     bar.finish_and_clear();
     if let Some(trace) = trace {
         trace.finish()?;

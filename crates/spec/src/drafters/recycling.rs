@@ -11,6 +11,10 @@ use crate::{
     Committed, DraftError, Drafter, Needs, NodeId, Proposal, Request, SequenceId, Source, Token, TokenTree,
 };
 
+/// How often what the target thought after a token in one place is what it thinks in another: a first guess, which the
+/// controller corrects.
+const CONSTANCY: f32 = 0.5;
+
 /// Successors that are kept of each token.
 const SUCCESSORS: usize = 8;
 
@@ -68,7 +72,7 @@ impl Guesser for Table<'_> {
         let total: f32 = known.iter().map(|&(_, logit)| weight(logit)).sum();
         guesses.extend(known.iter().map(|&(token, logit)| Proposal {
             token,
-            confidence: weight(logit) / total,
+            confidence: CONSTANCY * weight(logit) / total,
         }));
     }
 }

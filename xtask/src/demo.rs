@@ -7,7 +7,7 @@ use serde_json::Value;
 use std::io::IsTerminal;
 use std::process::{Command, Stdio};
 
-/// Text that the answer repeats in good part: what prompt lookup lives on.
+/// Text that the answer repeats in good part: what suffix drafts live on.
 const COPY: &str = "Copy this text word for word:
 
 The lighthouse keeper wakes before dawn. She climbs the ninety-two steps to the lamp room and puts out the lamp. \
@@ -36,7 +36,6 @@ def report(rows):
 struct Scene {
     target: &'static models::Model,
     draft: Option<&'static models::Model>,
-    drafter: &'static str,
     drafts: &'static str,
     prompt: &'static str,
     tokens: u32,
@@ -47,7 +46,6 @@ struct Scene {
 static SMALL: Scene = Scene {
     target: &models::SMOLLM2,
     draft: None,
-    drafter: "auto",
     drafts: "auto: what followed the same words before, and what the model thought before, are the guesses",
     prompt: COPY,
     tokens: 160,
@@ -57,7 +55,6 @@ static SMALL: Scene = Scene {
 static QWEN: Scene = Scene {
     target: &models::QWEN_1_5B,
     draft: Some(&models::QWEN_0_5B),
-    drafter: "auto",
     drafts: "auto: a smaller model of the same family guesses where that pays, the text itself elsewhere",
     prompt: EDIT,
     tokens: 160,
@@ -172,7 +169,6 @@ impl Scene {
             if let Some(draft) = self.draft {
                 command.arg("-d").arg(draft.path(dir));
             }
-            command.args(["--drafter", self.drafter]);
         } else {
             command.args(["--drafter", "none"]);
         }
@@ -186,9 +182,8 @@ impl Scene {
             .map(|draft| format!(" -d {}", draft.path(dir).display()))
             .unwrap_or_default();
         let target = self.target.path(dir);
-        let drafter = self.drafter;
         format!(
-            "target/release/foretoken run -m {}{draft} --drafter {drafter} --show-draft -p '…'",
+            "target/release/foretoken run -m {}{draft} --show-draft -p '…'",
             target.display()
         )
     }

@@ -18,6 +18,7 @@
 #![forbid(unsafe_code)]
 
 mod costs;
+mod drafting;
 mod session;
 
 pub use foretoken_engine as engine;

@@ -1,7 +1,7 @@
 //! Models loaded and ready to answer: what the command line and a user of the library begin with.
 
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foretoken_engine::{
@@ -13,11 +13,11 @@ use foretoken_kernels::Compute;
 use foretoken_model::{ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, Special, Tokenizer};
 use foretoken_spec::drafters::{Corpus, ModelDrafter, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::{
-    Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, DraftError, DraftTimes, Drafter,
-    ModelError, Request, SequenceId, TargetModel, Token,
+    Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, Drafter, ModelError, TargetModel,
+    Token,
 };
 
-use crate::costs::pass_costs;
+use crate::drafting::{DraftModel, Shared, corpus, costs};
 
 /// Where drafts may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -289,7 +289,7 @@ impl Session {
                 let drafter = ModelDrafter::new(draft.model, vocab_size);
                 Some(DraftModel {
                     cancel: drafter.cancel(),
-                    drafter: Shared(Arc::new(Mutex::new(drafter))),
+                    drafter: Shared::new(drafter),
                     cost,
                 })
             }
@@ -529,75 +529,6 @@ impl Session {
             }
         }
     }
-}
-
-/// A loaded draft model.
-struct DraftModel {
-    drafter: Shared,
-    cancel: Cancel,
-    /// What its passes cost; not measured where drafts are made whether they pay or not.
-    cost: Option<CostModel>,
-}
-
-/// The drafter of the draft model, which is loaded once and serves one drafting after another.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<ModelDrafter<CpuModel>>>);
-
-impl Shared {
-    fn get(&self) -> MutexGuard<'_, ModelDrafter<CpuModel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-}
-
-impl Drafter for Shared {
-    fn name(&self) -> &str {
-        "model"
-    }
-
-    fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
-        self.get().begin(sequence, prompt)
-    }
-
-    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
-        self.get().draft(requests)
-    }
-
-    fn times(&self) -> Option<DraftTimes> {
-        self.get().times()
-    }
-
-    fn end(&mut self, sequence: SequenceId) {
-        self.get().end(sequence);
-    }
-}
-
-fn costs(path: &Path, compute: &Compute, model: &mut CpuModel) -> Result<CostModel, SessionError> {
-    pass_costs(path, compute, model).map_err(|source| SessionError::Costs {
-        path: path.to_owned(),
-        source,
-    })
-}
-
-/// Reads texts to draft from.
-fn corpus(paths: &[PathBuf], tokenizer: &Tokenizer) -> Result<Corpus, SessionError> {
-    let mut texts = Vec::new();
-    let mut room = Corpus::MOST_TOKENS;
-    for path in paths {
-        let error = |problem: String| SessionError::Corpus {
-            path: path.clone(),
-            problem,
-        };
-        let text = std::fs::read_to_string(path).map_err(|e| error(e.to_string()))?;
-        let tokens = tokenizer.encode(&text, Special::Text);
-        room = room.checked_sub(tokens.len() + 1).ok_or_else(|| {
-            error(format!(
-                "with this file the texts to draft from have more than {} tokens",
-                Corpus::MOST_TOKENS
-            ))
-        })?;
-        texts.push(tokens);
-    }
-    Ok(Corpus::new(texts.iter().map(Vec::as_slice)))
 }
 
 /// Threads that the system offers to this process.

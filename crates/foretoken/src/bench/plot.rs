@@ -217,11 +217,17 @@ fn draw_bars(
         .max()
         .unwrap_or(1);
     let narrow = labels.len() * longest > 90;
+    // Room for the names above the bars.
+    let headroom = if series.len() > 1 {
+        1.0 + 0.09 * series.len() as f64
+    } else {
+        1.1
+    };
     let mut chart = ChartBuilder::on(&root)
         .margin(12)
         .x_label_area_size(if narrow { 16 + 7 * longest as u32 } else { 32 })
         .y_label_area_size(64)
-        .build_cartesian_2d(0.0..labels.len().max(1) as f64, 0.0..1.1 * highest)?;
+        .build_cartesian_2d(0.0..labels.len().max(1) as f64, 0.0..headroom * highest)?;
     let direction = if narrow {
         FontTransform::Rotate90
     } else {

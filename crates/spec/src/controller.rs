@@ -6,7 +6,7 @@
 //!
 //! `(sequences + Σ path probabilities) / (seconds of drafting + T(rows))`,
 //!
-//! and no row at all is always a choice. Probabilities are lower bounds of observed acceptance ([`calibration`]), seconds
+//! and no row at all is always a choice. Probabilities are lower bounds of observed acceptance, seconds
 //! what passes took on this machine ([`CostModel`]).
 //!
 //! Each sequence has an account: what its rounds took against what plain decoding would have taken for the same tokens.

@@ -219,7 +219,8 @@ fn table(out: &mut String, model: &Model, rounds: &[Round]) {
             continue;
         }
         line(format_args!(
-            "| {n} rows, ms (all logits) | {last:.1} ({all:.1}) | {theirs:.1} | {:.2} ({:.2}) |",
+            "| {n} row{}, ms (all logits) | {last:.1} ({all:.1}) | {theirs:.1} | {:.2} ({:.2}) |",
+            if n == 1 { "" } else { "s" },
             of(&|r| r.rows[&n][2] / r.rows[&n][0]),
             of(&|r| r.rows[&n][2] / r.rows[&n][1])
         ));

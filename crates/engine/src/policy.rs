@@ -1,11 +1,11 @@
-//! How much to draft: the one place that decides it.
+//! How much may be drafted: the bounds that a request or a user sets.
 //!
-//! Not here: costs and observed acceptance. A controller that knows them replaces [`DraftPolicy::budget`]'s
-//! decision, round by round.
+//! Not here: costs and observed acceptance. The controller, which knows them, is a drafter and decides within these
+//! bounds.
 
 use foretoken_spec::{Budget, ModelInfo, TokenTree};
 
-/// Fixed settings for the length of drafts.
+/// Bounds of the length of drafts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftPolicy {
     /// Most draft tokens of a round.
@@ -21,7 +21,7 @@ pub struct DraftPolicy {
 impl Default for DraftPolicy {
     fn default() -> Self {
         Self {
-            max: 16,
+            max: 15,
             min: 0,
             fixed: None,
             p_min: 0.0,

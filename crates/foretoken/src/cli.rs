@@ -49,7 +49,7 @@ pub struct PredictArgs {
     #[arg(long, value_name = "A", value_parser = probability)]
     pub acceptance: Option<f32>,
     /// Measure the acceptance on the answer to this prompt
-    #[arg(short, long, value_name = "TEXT")]
+    #[arg(short, long, value_name = "TEXT", requires = "draft_model")]
     pub prompt: Option<String>,
     /// Tokens of that answer
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value_t = 96,
@@ -344,7 +344,7 @@ pub struct DraftArgs {
     /// The share of plain decoding's time that drafts may lose
     #[arg(long, value_name = "P", default_value_t = 0.02, value_parser = probability)]
     pub loss_budget: f32,
-    /// Most draft tokens of a round [default: 16]
+    /// Most draft tokens of a round [default: 15]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub draft_max: Option<u32>,
     /// So many draft tokens in every round, whether that pays or not: of the model, if there is one, else of the suffixes

@@ -1,4 +1,4 @@
-//! What passes of a model cost on this machine: measured in about a second, kept on disk.
+//! What passes of a model cost on this machine: measured in a second or two, kept on disk.
 //!
 //! A file of costs belongs to a model file (its path, size and time of change), a number of threads, an instruction set,
 //! a processor and a version of foretoken: whatever changes one of them measures anew. That the machine is slower today

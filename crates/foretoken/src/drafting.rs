@@ -15,19 +15,26 @@ use crate::costs::pass_costs;
 pub(crate) struct DraftModel {
     pub drafter: Shared,
     pub cancel: Cancel,
-    /// What its passes cost; not measured where drafts are made whether they pay or not.
-    pub cost: Option<CostModel>,
+    /// What its passes cost.
+    pub cost: CostModel,
 }
 
-/// The drafter of the draft model, which is loaded once and serves one drafting after another.
+impl DraftModel {
+    pub fn new(drafter: ModelDrafter<CpuModel>, cost: CostModel) -> Self {
+        Self {
+            cancel: drafter.cancel(),
+            drafter: Shared(Arc::new(Mutex::new(drafter))),
+            cost,
+        }
+    }
+}
+
+/// The drafter of the draft model, which is loaded once and serves one drafting after another. It needs neither to be told
+/// what is submitted nor what came of it.
 #[derive(Clone)]
 pub(crate) struct Shared(Arc<Mutex<ModelDrafter<CpuModel>>>);
 
 impl Shared {
-    pub fn new(drafter: ModelDrafter<CpuModel>) -> Self {
-        Self(Arc::new(Mutex::new(drafter)))
-    }
-
     fn get(&self) -> MutexGuard<'_, ModelDrafter<CpuModel>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -125,7 +125,7 @@ fn measure(
         },
         |progress| {
             let Some(round) = &progress.round else { return };
-            // A chain: the token after the last accepted one was tried too.
+            // A draft model's draft is a chain: the token after the last accepted one was tried too.
             let drafted = round.rows - 1;
             for depth in 0..drafted.min(PROBE).min(round.accepted + 1) {
                 tried[depth] += 1;

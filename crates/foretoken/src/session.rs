@@ -17,7 +17,7 @@ use foretoken_spec::{
     Token,
 };
 
-use crate::drafting::{DraftModel, Shared, corpus, costs};
+use crate::drafting::{DraftModel, corpus, costs};
 
 /// Where drafts may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -111,6 +111,9 @@ pub enum SessionError {
         /// Why.
         source: ModelError,
     },
+    /// A draft model is to draft, and none was loaded.
+    #[error("the drafter `model` needs a draft model")]
+    NoDraftModel,
     /// A text to draft from cannot be used.
     #[error("{}: {problem}", path.display())]
     Corpus {
@@ -250,16 +253,20 @@ impl Session {
             },
         )?;
         let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
+        let mut load = LoadReport {
+            target: target.time,
+            ..LoadReport::default()
+        };
         let draft = match &options.draft_model {
             Some(path) if options.drafting != Drafting::None => {
-                let most = target.model.info().context_length;
-                let draft = load_model(
+                let info = target.model.info();
+                let mut draft = load_model(
                     path,
                     &compute,
                     &mut |done, total| progress(Loading::Draft, done, total),
                     // With less context than the target it drafts from a window.
                     |config| LoadOptions {
-                        context: Some(most.min(config.context_length)),
+                        context: Some(info.context_length.min(config.context_length)),
                         kv_positions,
                     },
                 )?;
@@ -271,29 +278,14 @@ impl Session {
                         target: options.model.clone(),
                         problem,
                     })?;
-                Some(draft)
+                load.draft = draft.time;
+                let cost = costs(path, &compute, &mut draft.model)?;
+                Some(DraftModel::new(
+                    ModelDrafter::new(draft.model, info.vocab_size),
+                    cost,
+                ))
             }
             _ => None,
-        };
-        let load = LoadReport {
-            target: target.time,
-            draft: draft.as_ref().map_or(Duration::ZERO, |draft| draft.time),
-        };
-        let vocab_size = target.model.info().vocab_size;
-        let draft = match draft.zip(options.draft_model.as_ref()) {
-            Some((mut draft, path)) => {
-                let cost = match options.policy.fixed {
-                    None => Some(costs(path, &compute, &mut draft.model)?),
-                    Some(_) => None,
-                };
-                let drafter = ModelDrafter::new(draft.model, vocab_size);
-                Some(DraftModel {
-                    cancel: drafter.cancel(),
-                    drafter: Shared::new(drafter),
-                    cost,
-                })
-            }
-            None => None,
         };
         let corpus = match options.corpus.is_empty() {
             true => None,
@@ -325,7 +317,7 @@ impl Session {
     /// takes part if the session has loaded one.
     ///
     /// # Errors
-    /// If a pass to measure costs fails.
+    /// If there is no draft model for [`Drafting::Model`], or a pass to measure costs fails.
     ///
     /// # Panics
     /// If a request is under way.
@@ -351,7 +343,7 @@ impl Session {
     /// A new drafter, which knows nothing yet; `None` for plain decoding.
     ///
     /// # Errors
-    /// If a pass to measure costs fails.
+    /// If there is no draft model for [`Drafting::Model`], or a pass to measure costs fails.
     pub fn drafter(&mut self, drafting: Drafting) -> Result<Option<Box<dyn Drafter>>, SessionError> {
         let ends = self.engine.model().info().end_of_generation.clone();
         let mut free: Vec<Box<dyn Drafter>> = Vec::new();
@@ -367,8 +359,11 @@ impl Session {
         }
         let draft = self.draft.as_ref();
         let draft = draft.filter(|_| matches!(drafting, Drafting::Auto | Drafting::Model));
-        if free.is_empty() && draft.is_none() {
+        if drafting == Drafting::None {
             return Ok(None);
+        }
+        if drafting == Drafting::Model && draft.is_none() {
+            return Err(SessionError::NoDraftModel);
         }
         if self.policy.fixed.is_some() {
             // Exactly one drafts: the model, where there is one.
@@ -377,7 +372,7 @@ impl Session {
         }
         let model = draft.map(|draft| CostlyDrafter {
             drafter: Box::new(draft.drafter.clone()),
-            cost: draft.cost.clone().expect("measured where drafts are controlled"),
+            cost: draft.cost.clone(),
         });
         let cost = match &self.cost {
             Some(cost) => cost.clone(),
@@ -392,9 +387,9 @@ impl Session {
         Ok(Some(Box::new(ControlledDrafter::new(params, free, model, cost))))
     }
 
-    /// What the draft model's passes cost, as measured at start; `None` if there is none, or drafts are made always.
+    /// What the draft model's passes cost, as measured at start; `None` if there is none.
     pub fn draft_cost(&self) -> Option<&CostModel> {
-        self.draft.as_ref()?.cost.as_ref()
+        self.draft.as_ref().map(|draft| &draft.cost)
     }
 
     /// Bounds of the length of drafts, from the next [`set_drafting`](Self::set_drafting) on. Drafts of a fixed length are

@@ -146,7 +146,7 @@ fn failures_are_one_line_and_exit_code_1() {
     check(foretoken(["inspect", truncated]), truncated);
     check(
         foretoken(["run", "-m", &format!("../../{not_a_model}"), "-p", "x"]),
-        "cli.rs",
+        "answers.rs",
     );
     check(foretoken(["inspect", "no-such-file.gguf"]), "no-such-file.gguf");
     check(run("-f no-such-prompt.txt"), "no-such-prompt.txt");

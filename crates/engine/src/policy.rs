@@ -5,6 +5,9 @@
 
 use foretoken_spec::{Budget, ModelInfo, TokenTree};
 
+/// Tokens that may be tried in one place.
+const BRANCHES: usize = 4;
+
 /// Bounds of the length of drafts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DraftPolicy {
@@ -33,14 +36,16 @@ impl DraftPolicy {
     /// What the next draft of a sequence may be, where `room` tokens may precede the last one that the
     /// sequence can hold.
     pub fn budget(&self, room: usize) -> Budget {
-        let (most, min_confidence) = match self.fixed {
-            Some(exactly) => (exactly, 0.0),
-            None => (self.max, self.p_min),
+        let (most, max_branches, min_confidence) = match self.fixed {
+            Some(exactly) => (exactly, 1, 0.0),
+            None => (self.max, BRANCHES, self.p_min),
         };
         let most = most.min(room);
         Budget {
             max_nodes: most,
             max_depth: most,
+            max_branches,
+            max_read: usize::MAX,
             min_path_probability: 0.0,
             min_confidence,
         }

@@ -146,6 +146,8 @@ fn write(prompt: &str, wanted: usize, length: usize) -> (Vec<Token>, Counters) {
             budget: Budget {
                 max_nodes: length,
                 max_depth: length,
+                max_branches: 4,
+                max_read: usize::MAX,
                 min_path_probability: 0.3,
                 min_confidence: 0.0,
             },

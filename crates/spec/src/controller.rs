@@ -17,15 +17,17 @@
 //! Not here: how costs are measured at start, and where they are kept.
 
 mod calibration;
+mod draft_model;
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::{
-    Budget, Committed, CostModel, DraftError, DraftTimes, Drafter, HiddenNeed, ModelError, Needs, NodeId,
-    Request, SequenceId, Source, TokenTree,
+    Budget, Committed, CostModel, DraftError, DraftTimes, Drafter, HiddenNeed, ModelError, Needs, Request,
+    SequenceId, TokenTree,
 };
 use calibration::{Calibration, Chance};
+use draft_model::{DraftModel, Prospect, Worth};
 
 /// Most draft tokens of a sequence and round: beyond, each row costs what a pass over it alone does.
 const MOST_NODES: usize = 15;
@@ -35,8 +37,8 @@ const LEAST_PROBABILITY: f32 = 0.01;
 const REFRESH: usize = 64;
 /// What another way of drafting must promise to be taken, relative to the best other.
 const MARGIN: f64 = 1.02;
-/// What is expected of a draft model's tokens before any was seen.
-const MODEL_ACCEPTANCE: f32 = 0.75;
+/// An answer is expected to go on for as many tokens as it has, and for so many at least, if its limit allows.
+const EXPECTED: usize = 128;
 
 /// Settings of a [`ControlledDrafter`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -112,7 +114,7 @@ pub struct CostlyDrafter {
 pub struct ControlledDrafter {
     params: ControllerParams,
     free: Vec<Box<dyn Drafter>>,
-    model: Option<CostlyDrafter>,
+    model: Option<DraftModel>,
     target: CostModel,
     calibration: Calibration,
     accounts: HashMap<SequenceId, Account>,
@@ -129,6 +131,8 @@ struct Round {
     sequences: usize,
     context: usize,
     draft_seconds: f64,
+    /// Seconds in which a draft model read what it did not know, for this round and those to come.
+    reading_seconds: f64,
     pass_seconds: f64,
 }
 
@@ -136,40 +140,16 @@ struct Round {
 #[derive(Debug, Default)]
 struct Account {
     calibration: Calibration,
-    /// Acceptance of the draft model by depth.
-    model: Depths,
+    /// What the draft model is worth to it.
+    model: Worth,
+    /// Tokens that rounds gained.
+    generated: usize,
     /// Seconds that plain decoding would have taken for the tokens so far.
     plain: f64,
     /// Seconds that they took.
     spent: f64,
-    /// Tokens that the draft model has read.
-    read: usize,
-    /// Why the draft model does not take part any more.
-    model_off: Option<String>,
     tree: TokenTree,
     forecast: Forecast,
-}
-
-/// The share of draft tokens at each depth that came true, if those before them did.
-#[derive(Clone, Debug)]
-struct Depths([f32; MOST_NODES]);
-
-impl Default for Depths {
-    fn default() -> Self {
-        Self([MODEL_ACCEPTANCE; MOST_NODES])
-    }
-}
-
-impl Depths {
-    fn observe(&mut self, depth: usize, accepted: bool) {
-        /// How fast old rounds are forgotten.
-        const GAIN: f32 = 0.08;
-        // What happens at one depth says something of the others too.
-        for (at, share) in self.0.iter_mut().enumerate() {
-            let gain = if at + 1 == depth { GAIN } else { GAIN / 4.0 };
-            *share += gain * (f32::from(u8::from(accepted)) - *share);
-        }
-    }
 }
 
 impl ControlledDrafter {
@@ -183,7 +163,7 @@ impl ControlledDrafter {
         Self {
             params,
             free,
-            model,
+            model: model.map(DraftModel::new),
             target,
             calibration: Calibration::default(),
             accounts: HashMap::new(),
@@ -259,44 +239,23 @@ impl ControlledDrafter {
 
     /// How far the draft model should go for a request, if its rate is the best.
     fn model_budget(&self, request: &Request<'_>) -> Option<Budget> {
-        let CostlyDrafter { cost, .. } = self.model.as_ref()?;
+        let model = self.model.as_ref()?;
         let account = &self.accounts[&request.sequence];
-        if account.model_off.is_some() {
-            return None;
-        }
         let context = request.tokens.len();
         let paths = self.paths(request.sequence, request.tree);
         let mut lower: Vec<f32> = paths.iter().map(|path| path.lower).collect();
         lower.sort_by(|a, b| b.total_cmp(a));
         let (_, free_rate) = self.best(1, context, 0.0, lower.into_iter());
-
-        let step = cost.seconds(1, context);
-        let behind = context.saturating_sub(account.read).max(1);
-        let catch_up = cost.seconds(behind, context) - step;
-        let remaining = request.position_limit.saturating_sub(context).max(1) as f64;
-        let most = request
-            .budget
-            .max_depth
-            .min(request.budget.max_nodes)
-            .min(MOST_NODES);
-        let (mut tokens, mut path, mut best) = (1.0, 1.0, (0, 0.0));
-        for (depth, share) in (1..=most).zip(account.model.0) {
-            path *= f64::from(share);
-            tokens += path;
-            // What is read now serves all rounds that are still to come.
-            let reading = catch_up * (tokens / remaining).min(1.0);
-            let seconds = depth as f64 * step + reading + self.target.seconds(1 + depth, context);
-            if tokens / seconds > best.1 {
-                best = (depth, tokens / seconds);
-            }
-        }
-        let (depth, rate) = best;
-        (depth > 0 && rate > MARGIN * free_rate).then_some(Budget {
-            max_depth: depth,
-            max_nodes: depth,
-            min_path_probability: (rate * step) as f32,
-            ..request.budget
-        })
+        let expected = expected(account, request);
+        let row = self.target.seconds(1, context);
+        let plain = account.plain + expected * row;
+        let prospect = Prospect {
+            target: &self.target,
+            free_rate,
+            expected,
+            allowance: self.params.loss_budget * plain + row - (account.spent - account.plain).max(0.0),
+        };
+        model.budget(&account.model, request, &prospect)
     }
 
     /// Asks the draft model for those whom it serves best.
@@ -313,16 +272,21 @@ impl ControlledDrafter {
             return Ok(());
         };
         let requests = &mut requests[..count];
-        let outcome = model.drafter.draft(requests);
+        let start = Instant::now();
+        let (outcome, drafting, reading) = model.draft(requests, || start.elapsed().as_secs_f64());
+        self.round.draft_seconds += drafting;
+        self.round.reading_seconds = reading;
         if outcome == Err(DraftError::Model(ModelError::Cancelled)) {
             return outcome;
         }
         for request in requests {
             let account = self.accounts.get_mut(&request.sequence).expect("begun");
-            account.read = request.tokens.len();
+            let expected = expected(account, request);
+            let share = reading / count as f64;
+            account.model.has_read(request.tokens.len(), share, expected);
             if let Err(error) = &outcome {
-                model.drafter.end(request.sequence);
-                account.model_off = Some(error.to_string());
+                model.costly.drafter.end(request.sequence);
+                account.model.off = Some(error.to_string());
             }
         }
         Ok(())
@@ -334,6 +298,7 @@ impl ControlledDrafter {
             sequences,
             context,
             draft_seconds,
+            reading_seconds,
             ..
         } = self.round;
         let paths: Vec<Vec<Chance>> = requests.iter().map(|r| self.paths(r.sequence, r.tree)).collect();
@@ -357,7 +322,7 @@ impl ControlledDrafter {
         for &(_, tree, node) in &order[..count] {
             kept[tree][node] = true;
         }
-        let seconds = draft_seconds + self.target.seconds(sequences + count, context);
+        let seconds = draft_seconds + reading_seconds + self.target.seconds(sequences + count, context);
         let plain_rate = 1.0 / self.target.seconds(sequences, context);
         for ((request, paths), kept) in requests.iter_mut().zip(&paths).zip(&kept) {
             let account = self.accounts.get_mut(&request.sequence).expect("begun");
@@ -391,7 +356,10 @@ impl Drafter for ControlledDrafter {
     }
 
     fn needs(&self) -> Needs {
-        let drafters = self.free.iter().chain(self.model.as_ref().map(|m| &m.drafter));
+        let drafters = self
+            .free
+            .iter()
+            .chain(self.model.as_ref().map(|m| &m.costly.drafter));
         drafters.fold(Needs::default(), |needs, drafter| {
             let more = drafter.needs();
             Needs {
@@ -410,9 +378,13 @@ impl Drafter for ControlledDrafter {
             drafter.begin(sequence, prompt)?;
         }
         if let Some(model) = &mut self.model {
-            model.drafter.begin(sequence, prompt)?;
+            model.costly.drafter.begin(sequence, prompt)?;
         }
-        self.accounts.insert(sequence, Account::default());
+        let account = Account {
+            model: self.model.as_ref().map_or_else(Worth::default, DraftModel::worth),
+            ..Account::default()
+        };
+        self.accounts.insert(sequence, account);
         Ok(())
     }
 
@@ -442,8 +414,8 @@ impl Drafter for ControlledDrafter {
         for drafter in self.free.iter_mut().filter(|_| count > 0) {
             drafter.draft(&mut requests[..count])?;
         }
-        self.ask_model(&mut requests[..count])?;
         self.round.draft_seconds = start.elapsed().as_secs_f64();
+        self.ask_model(&mut requests[..count])?;
         self.prune(requests);
         Ok(())
     }
@@ -453,7 +425,7 @@ impl Drafter for ControlledDrafter {
             drafter.submitted(sequence, tree);
         }
         if let Some(model) = &mut self.model {
-            model.drafter.submitted(sequence, tree);
+            model.costly.drafter.submitted(sequence, tree);
         }
         if let Some(account) = self.accounts.get_mut(&sequence) {
             account.tree.clone_from(tree);
@@ -463,7 +435,10 @@ impl Drafter for ControlledDrafter {
     fn timed(&mut self, pass: &PassTime) {
         if !std::mem::take(&mut self.round.drafted) {
             // Of a prompt, or where there was nothing to decide.
-            self.round = Round::default();
+            self.round = Round {
+                pass_seconds: pass.seconds,
+                ..Round::default()
+            };
             if pass.rows == 1 {
                 self.target.observe(pass.rows, pass.context, pass.seconds);
             }
@@ -483,7 +458,7 @@ impl Drafter for ControlledDrafter {
             drafter.observe(sequence, committed);
         }
         if let Some(model) = &mut self.model {
-            model.drafter.observe(sequence, committed);
+            model.costly.drafter.observe(sequence, committed);
         }
         let Some(account) = self.accounts.get_mut(&sequence) else {
             return;
@@ -496,13 +471,19 @@ impl Drafter for ControlledDrafter {
             ..
         } = self.round;
         if sequences == 0 {
+            // A part of its prompt.
+            account.plain += pass_seconds;
+            account.spent += pass_seconds;
             return;
         }
         let tree = std::mem::take(&mut account.tree);
         self.calibration.observe(&tree, &committed.accepted);
         account.calibration.observe(&tree, &committed.accepted);
-        observe_model(&mut account.model, &tree, &committed.accepted);
-        let spent = draft_seconds + pass_seconds;
+        if let Some(model) = &mut self.model {
+            model.observe(&mut account.model, &tree, &committed.accepted);
+        }
+        account.generated += committed.tokens.len();
+        let spent = draft_seconds + pass_seconds + account.model.repay(committed.tokens.len());
         account.spent += spent;
         account.plain += if tree.is_empty() && committed.tokens.len() == 1 && draft_seconds < 0.01 * spent {
             // This round was plain decoding: no estimate is better.
@@ -515,7 +496,7 @@ impl Drafter for ControlledDrafter {
     }
 
     fn times(&self) -> Option<DraftTimes> {
-        self.model.as_ref().and_then(|model| model.drafter.times())
+        self.model.as_ref().and_then(|model| model.costly.drafter.times())
     }
 
     fn forecast(&self, sequence: SequenceId) -> Option<Forecast> {
@@ -523,26 +504,25 @@ impl Drafter for ControlledDrafter {
     }
 
     fn off_reason(&self, sequence: SequenceId) -> Option<&str> {
-        self.accounts.get(&sequence)?.model_off.as_deref()
+        self.accounts.get(&sequence)?.model.off.as_deref()
     }
 
     fn end(&mut self, sequence: SequenceId) {
         for drafter in &mut self.free {
             drafter.end(sequence);
         }
+        let account = self.accounts.remove(&sequence);
         if let Some(model) = &mut self.model {
-            model.drafter.end(sequence);
+            model.costly.drafter.end(sequence);
+            if let Some(account) = account {
+                model.end(&account.model);
+            }
         }
-        self.accounts.remove(&sequence);
     }
 }
 
-/// Counts the chain of a draft model, which is its first choices.
-fn observe_model(depths: &mut Depths, tree: &TokenTree, accepted: &[NodeId]) {
-    for (id, node) in (0..).zip(tree.nodes()) {
-        let decided = node.parent.is_none_or(|parent| accepted.contains(&parent));
-        if node.source == Source::Model && decided {
-            depths.observe(tree.depth(id), accepted.contains(&id));
-        }
-    }
+/// Tokens that a sequence is expected to gain yet.
+fn expected(account: &Account, request: &Request<'_>) -> f64 {
+    let remaining = request.position_limit.saturating_sub(request.tokens.len());
+    remaining.min(account.generated.max(EXPECTED)).max(1) as f64
 }

@@ -34,6 +34,10 @@ pub struct Budget {
     pub max_nodes: usize,
     /// Greatest depth of a node.
     pub max_depth: usize,
+    /// Most nodes that the drafter may let follow one place: 1 makes a chain.
+    pub max_branches: usize,
+    /// Most committed tokens that a draft model may read before it drafts: of more that it has not read, it reads the end.
+    pub max_read: usize,
     /// Least path probability that is worth one more draft step.
     pub min_path_probability: f32,
     /// Least confidence of a single node: a drafter stops before a token below it.

@@ -48,7 +48,7 @@ impl TokenTree {
     }
 
     /// Appends a node, or returns the sibling that already holds its token, so that two drafters may
-    /// propose the same continuation.
+    /// propose the same continuation; the surer of the two then speaks for it.
     ///
     /// # Panics
     /// If the parent is not in the tree.
@@ -60,6 +60,10 @@ impl TokenTree {
             );
         }
         if let Some(existing) = self.child(node.parent, node.token) {
+            let before = &mut self.nodes[existing as usize];
+            if node.confidence > before.confidence {
+                *before = node;
+            }
             return existing;
         }
         self.nodes.push(node);
@@ -173,8 +177,10 @@ mod tests {
         let mut tree = sample();
         assert_eq!(tree.len(), 6);
         assert_eq!(tree.push(node(Some(0), 6, 0.9)), 2);
-        assert_eq!(tree.push(node(None, 6, 0.9)), 1);
-        assert_eq!((tree.len(), tree.nodes()[2].confidence), (6, 0.5));
+        assert_eq!(tree.push(node(None, 6, 0.1)), 1);
+        // The surer one counts.
+        assert_eq!((tree.len(), tree.nodes()[2].confidence), (6, 0.9));
+        assert_eq!(tree.nodes()[1].confidence, 0.25);
         assert_eq!(tree.push(node(Some(1), 7, 0.9)), 6);
         assert_eq!(tree.child(Some(2), 8), Some(5));
         assert_eq!(tree.child(Some(2), 6), None);

@@ -1,9 +1,12 @@
 //! The controller in a world of made-up times: what it drafts, what it costs, and what it never loses.
 
+use std::collections::HashMap;
+use std::time::Duration;
+
 use foretoken_spec::{
     Budget, Committed, ControlledDrafter, ControllerParams, CostModel, CostPoint, CostlyDrafter, DraftError,
-    Drafter, ModelError, Node, NodeId, PassTime, PlainReason, Request, Sampler, SamplerParams, SequenceId,
-    Source, Token, TokenTree,
+    DraftTimes, Drafter, ModelError, Node, NodeId, PassTime, PlainReason, Request, Sampler, SamplerParams,
+    SequenceId, Source, Token, TokenTree,
 };
 
 const SEQUENCE: SequenceId = SequenceId(1);
@@ -48,6 +51,49 @@ impl Drafter for Chain {
         Ok(())
     }
     fn end(&mut self, _: SequenceId) {}
+}
+
+/// A chain that a model drafts: each of its passes takes time, and first it reads what it does not know.
+struct TimedChain {
+    chain: Chain,
+    /// Seconds of a pass, and of a token read.
+    step: f64,
+    row: f64,
+    read: HashMap<SequenceId, usize>,
+    times: DraftTimes,
+}
+
+impl Drafter for TimedChain {
+    fn name(&self) -> &str {
+        "timed chain"
+    }
+    fn begin(&mut self, _: SequenceId, _: &[Token]) -> Result<(), DraftError> {
+        Ok(())
+    }
+    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+        for request in requests.iter() {
+            let known = self.read.insert(request.sequence, request.tokens.len());
+            let unread = request.tokens.len().saturating_sub(known.unwrap_or(0));
+            let rows = unread.min(request.budget.max_read);
+            if known.is_none() || rows > 100 {
+                self.times.prompt_rows += rows as u64;
+                self.times.prompt += Duration::from_secs_f64(rows as f64 * self.row);
+            }
+        }
+        let before: usize = requests.iter().map(|r| r.tree.len()).sum();
+        self.chain.draft(requests)?;
+        let steps = requests.iter().map(|r| r.tree.len()).sum::<usize>() - before;
+        self.times.passes += steps as u64;
+        self.times.eval_rows += steps as u64;
+        self.times.eval += Duration::from_secs_f64(steps as f64 * self.step);
+        Ok(())
+    }
+    fn times(&self) -> Option<DraftTimes> {
+        Some(self.times)
+    }
+    fn end(&mut self, sequence: SequenceId) {
+        self.read.remove(&sequence);
+    }
 }
 
 fn free(length: usize, confidence: f32) -> Vec<Box<dyn Drafter>> {
@@ -116,16 +162,30 @@ impl Outcome {
 }
 
 /// Runs rounds until so many tokens are there. `right(depth)` says whether a draft token is, if those before it were;
-/// `pass(rows, tokens so far)` what a pass takes, `step` what each token of a draft model does.
+/// `pass(rows, tokens so far)` what a pass takes.
 fn run(
     controller: &mut ControlledDrafter,
     tokens: usize,
+    right: impl FnMut(usize) -> bool,
+    pass: impl Fn(usize, usize) -> f64,
+) -> Outcome {
+    run_after(controller, 20, tokens, right, pass)
+}
+
+/// Like [`run`], after a prompt of so many tokens, whose pass takes no time.
+fn run_after(
+    controller: &mut ControlledDrafter,
+    prompt: usize,
+    tokens: usize,
     mut right: impl FnMut(usize) -> bool,
     pass: impl Fn(usize, usize) -> f64,
-    step: f64,
 ) -> Outcome {
     let mut outcome = Outcome::default();
-    let mut text = vec![1; 20];
+    let mut text = vec![1; prompt];
+    let model_seconds = |controller: &ControlledDrafter| {
+        let times = controller.times().unwrap_or_default();
+        (times.prompt + times.eval).as_secs_f64()
+    };
     let mut tree = TokenTree::default();
     let params = SamplerParams {
         temperature: 0.0,
@@ -134,6 +194,7 @@ fn run(
     while outcome.tokens < tokens {
         tree.clear();
         let sampler = Sampler::new(params.clone(), 0, &text).snapshot();
+        let before = model_seconds(controller);
         controller
             .draft(&mut [Request {
                 sequence: SEQUENCE,
@@ -143,10 +204,12 @@ fn run(
                 budget: Budget {
                     max_nodes: 16,
                     max_depth: 16,
+                    max_branches: 4,
+                    max_read: usize::MAX,
                     min_path_probability: 0.0,
                     min_confidence: 0.0,
                 },
-                position_limit: 20 + tokens,
+                position_limit: prompt + tokens,
                 deadline: None,
                 tree: &mut tree,
             }])
@@ -155,7 +218,7 @@ fn run(
         let forecast = controller.forecast(SEQUENCE).unwrap();
         assert_eq!(forecast.plain.is_some(), tree.is_empty());
         let rows = 1 + tree.len();
-        let drafted = tree.nodes().iter().filter(|n| n.source == Source::Model).count();
+        let drafting = model_seconds(controller) - before;
         let seconds = pass(rows, outcome.tokens);
         controller.timed(&PassTime {
             rows,
@@ -169,13 +232,13 @@ fn run(
         let gained = accepted.len() + 1;
         outcome.plain += (0..gained).map(|at| pass(1, outcome.tokens + at)).sum::<f64>();
         outcome.tokens += gained;
-        let seconds = seconds + step * drafted as f64;
+        let seconds = seconds + drafting;
         outcome.seconds += seconds;
         outcome.longest_round = outcome.longest_round.max(seconds);
         outcome.rounds += 1;
         outcome.plain_rounds += usize::from(tree.is_empty());
         outcome.predicted_tokens += forecast.tokens;
-        outcome.predicted_seconds += forecast.seconds + step * drafted as f64;
+        outcome.predicted_seconds += forecast.seconds;
         outcome.reasons.extend(forecast.plain);
         outcome.sources.extend(tree.nodes().iter().map(|n| n.source));
         let committed = Committed {
@@ -209,7 +272,7 @@ fn check_loss(outcome: &Outcome) {
 #[test]
 fn drafts_that_come_true_are_taken_and_pay() {
     let mut controller = controller(free(15, 0.9), None, table(flat));
-    let outcome = run(&mut controller, 2000, chance(0.9), |rows, _| flat(rows), 0.0);
+    let outcome = run(&mut controller, 2000, chance(0.9), |rows, _| flat(rows));
     assert!(outcome.speedup() > 2.5, "{}", outcome.speedup());
     let rate = outcome.predicted_tokens / outcome.predicted_seconds;
     let actual = outcome.tokens as f64 / outcome.seconds;
@@ -225,7 +288,7 @@ fn drafts_that_come_true_are_taken_and_pay() {
 fn sure_and_always_wrong_loses_no_more_than_the_budget() {
     for cost in [flat as fn(usize) -> f64, steep] {
         let mut controller = controller(free(15, 0.99), None, table(cost));
-        let outcome = run(&mut controller, 1000, |_| false, |rows, _| cost(rows), 0.0);
+        let outcome = run(&mut controller, 1000, |_| false, |rows, _| cost(rows));
         check_loss(&outcome);
         assert!(
             outcome.plain_rounds as f64 > 0.8 * outcome.rounds as f64,
@@ -237,7 +300,7 @@ fn sure_and_always_wrong_loses_no_more_than_the_budget() {
 #[test]
 fn where_rows_are_dear_only_sure_drafts_are_verified() {
     let mut unsure = controller(free(15, 0.5), None, table(steep));
-    let outcome = run(&mut unsure, 500, chance(0.5), |rows, _| steep(rows), 0.0);
+    let outcome = run(&mut unsure, 500, chance(0.5), |rows, _| steep(rows));
     check_loss(&outcome);
     assert!(
         outcome.reasons.iter().all(|&r| r == PlainReason::NotWorthIt),
@@ -250,7 +313,7 @@ fn where_rows_are_dear_only_sure_drafts_are_verified() {
 fn a_table_that_is_wrong_is_found_out() {
     // It says that rows cost nothing; in truth each costs what the first does.
     let mut controller = controller(free(15, 0.6), None, table(|rows| 0.06 + 1e-6 * rows as f64));
-    let outcome = run(&mut controller, 1500, chance(0.6), |rows, _| steep(rows), 0.0);
+    let outcome = run(&mut controller, 1500, chance(0.6), |rows, _| steep(rows));
     check_loss(&outcome);
 }
 
@@ -265,7 +328,7 @@ fn a_machine_that_slows_down_in_the_middle_stays_in_the_budget() {
                 2.5 * flat(rows)
             }
         };
-        let outcome = run(&mut controller, 1000, chance(acceptance), pass, 0.0);
+        let outcome = run(&mut controller, 1000, chance(acceptance), pass);
         check_loss(&outcome);
         assert!(
             acceptance < 0.9 || outcome.speedup() > 2.0,
@@ -280,19 +343,26 @@ fn it_does_not_oscillate_at_the_break_even() {
     // One draft token of two rows at 1.5 times one row, right half of the time: worth exactly its price.
     let cost = |rows: usize| 0.06 * (1.0 + 0.5 * (rows - 1) as f64);
     let mut controller = controller(free(1, 0.5), None, table(cost));
-    let outcome = run(&mut controller, 2000, chance(0.5), |rows, _| cost(rows), 0.0);
+    let outcome = run(&mut controller, 2000, chance(0.5), |rows, _| cost(rows));
     assert!((outcome.speedup() - 1.0).abs() < 0.03, "{}", outcome.speedup());
 }
 
 fn model(confidence: f32, fails: bool, step: f64) -> CostlyDrafter {
+    let chain = Chain {
+        source: Source::Model,
+        length: 15,
+        confidence,
+        fails,
+    };
     CostlyDrafter {
-        drafter: Box::new(Chain {
-            source: Source::Model,
-            length: 15,
-            confidence,
-            fails,
+        drafter: Box::new(TimedChain {
+            chain,
+            step,
+            row: step / 5.0,
+            read: HashMap::new(),
+            times: DraftTimes::default(),
         }),
-        cost: table(move |rows| step * (1.0 + 0.05 * rows as f64)),
+        cost: table(move |rows| step * (1.0 + 0.2 * (rows - 1) as f64)),
     }
 }
 
@@ -300,13 +370,7 @@ fn model(confidence: f32, fails: bool, step: f64) -> CostlyDrafter {
 fn a_draft_model_is_asked_where_its_passes_pay() {
     let with_model = |step: f64, acceptance: f64, free_drafts: Vec<Box<dyn Drafter>>| {
         let mut controller = controller(free_drafts, Some(model(0.8, false, step)), table(flat));
-        run(
-            &mut controller,
-            600,
-            chance(acceptance),
-            |rows, _| flat(rows),
-            step,
-        )
+        run(&mut controller, 600, chance(acceptance), |rows, _| flat(rows))
     };
     let cheap = with_model(0.005, 0.85, Vec::new());
     assert!(
@@ -328,10 +392,57 @@ fn a_draft_model_is_asked_where_its_passes_pay() {
 }
 
 #[test]
+fn a_draft_model_reads_no_more_than_can_be_repaid() {
+    let read = |prompt: usize, step: f64, acceptance: f64| {
+        let mut controller = controller(Vec::new(), Some(model(0.8, false, step)), table(flat));
+        let outcome = run_after(&mut controller, prompt, 128, chance(acceptance), |rows, _| {
+            flat(rows)
+        });
+        (controller.times().unwrap().prompt_rows as usize, outcome)
+    };
+    // A short prompt as a whole, of a long one the end.
+    let (rows, short) = read(40, 0.01, 0.85);
+    assert!(
+        rows >= 40 && short.speedup() > 1.4,
+        "{rows} rows, {}",
+        short.speedup()
+    );
+    let (rows, long) = read(2000, 0.01, 0.85);
+    assert!(
+        (32..200).contains(&rows) && long.speedup() > 1.3,
+        "{rows} rows, {}",
+        long.speedup()
+    );
+    // Where not even that can be repaid, nothing.
+    assert_eq!(read(2000, 0.05, 0.85).0, 0);
+    // Drafts that are always wrong lose the budget, the round, and what was read, which the budget of all that was expected
+    // allows.
+    for prompt in [40, 2000] {
+        let (_, wrong) = read(prompt, 0.01, 0.0);
+        let allowed = (1.0 + 2.0 * LOSS_BUDGET) * wrong.plain + 2.0 * wrong.longest_round;
+        assert!(wrong.seconds < allowed, "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_draft_model_that_was_bad_gets_another_chance() {
+    let mut controller = controller(Vec::new(), Some(model(0.8, false, 0.005)), table(flat));
+    let bad = run(&mut controller, 400, chance(0.05), |rows, _| flat(rows));
+    assert!(
+        bad.plain_rounds * 2 > bad.rounds,
+        "{} of {}",
+        bad.plain_rounds,
+        bad.rounds
+    );
+    let good = run(&mut controller, 2000, chance(0.9), |rows, _| flat(rows));
+    assert!(good.speedup() > 1.7, "{}", good.speedup());
+}
+
+#[test]
 fn a_draft_model_that_fails_is_left_out_and_the_rest_goes_on() {
     let mut controller = controller(free(3, 0.3), Some(model(0.9, true, 0.001)), table(flat));
     assert_eq!(controller.off_reason(SEQUENCE), None);
-    let outcome = run(&mut controller, 100, chance(0.5), |rows, _| flat(rows), 0.0);
+    let outcome = run(&mut controller, 100, chance(0.5), |rows, _| flat(rows));
     assert_eq!(controller.off_reason(SEQUENCE), Some("no luck"));
     assert!(outcome.sources.contains(&Source::Suffix) && !outcome.sources.contains(&Source::Model));
 
@@ -363,6 +474,8 @@ fn a_draft_model_that_fails_is_left_out_and_the_rest_goes_on() {
         budget: Budget {
             max_nodes: 4,
             max_depth: 4,
+            max_branches: 4,
+            max_read: usize::MAX,
             min_path_probability: 0.0,
             min_confidence: 0.0,
         },

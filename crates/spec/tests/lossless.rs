@@ -14,6 +14,8 @@ fn budget(nodes: usize, depth: usize) -> Budget {
     Budget {
         max_nodes: nodes,
         max_depth: depth,
+        max_branches: 4,
+        max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
     }
@@ -153,7 +155,7 @@ proptest! {
         let task = task(params, key, &prompt, 40);
         let plain = decode_plain(&mut model, &task).unwrap();
         let text = [prompt, plain.tokens.clone()].concat();
-        let budget = Budget { max_nodes: nodes, max_depth: depth, min_path_probability, min_confidence };
+        let budget = Budget { min_path_probability, min_confidence, ..budget(nodes, depth) };
         for mut drafter in drafters(&model, &text, draft_seed) {
             let drafted = decode_drafted(&mut model, &mut *drafter, budget, &task).unwrap();
             prop_assert_eq!(&drafted.tokens, &plain.tokens, "{}", drafter.name());
@@ -301,7 +303,11 @@ fn a_draft_model_equal_to_the_target_is_always_right() {
         for params in [plain, penalised, open_params(temperature)] {
             for length in [1, 3, 8, 16] {
                 let mut drafter = ModelDrafter::new(target.clone(), 50);
-                let run = acceptance(&params, &mut drafter, budget(length, length), &target);
+                let chain = Budget {
+                    max_branches: 1,
+                    ..budget(length, length)
+                };
+                let run = acceptance(&params, &mut drafter, chain, &target);
                 let c = run.counters;
                 assert_eq!(
                     c.accepted + c.discarded_by_cut,

@@ -17,6 +17,8 @@ fn budget(length: usize) -> Budget {
     Budget {
         max_nodes: length,
         max_depth: length,
+        max_branches: 1,
+        max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
     }
@@ -136,6 +138,8 @@ fn the_budget_is_kept() {
             ask.budget = Budget {
                 max_nodes: usize::MAX,
                 max_depth: usize::MAX,
+                max_branches: 1,
+                max_read: usize::MAX,
                 ..ask.budget
             }
         },

@@ -23,6 +23,8 @@ fn draft(drafter: &mut RecyclingDrafter, tokens: &[Token], nodes: usize) -> Toke
             budget: Budget {
                 max_nodes: nodes,
                 max_depth: nodes,
+                max_branches: 4,
+                max_read: usize::MAX,
                 min_path_probability: 0.0,
                 min_confidence: 0.0,
             },

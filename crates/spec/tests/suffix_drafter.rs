@@ -14,6 +14,8 @@ fn budget(nodes: usize) -> Budget {
     Budget {
         max_nodes: nodes,
         max_depth: nodes,
+        max_branches: 4,
+        max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
     }

@@ -5,9 +5,6 @@ use std::collections::BinaryHeap;
 
 use crate::{Node, NodeId, Proposal, Request, Source, Token};
 
-/// Guesses at one place that may become nodes.
-const WIDTH: usize = 4;
-
 /// What a drafter without a model knows of the text at a place.
 pub(super) trait Guesser {
     /// What it remembers of the text up to a place.
@@ -77,7 +74,7 @@ pub(super) fn grow<G: Guesser>(
         guesses.clear();
         guesser.guess(place, &mut guesses);
         request.sampler.rank(&mut guesses, depth);
-        for (rank, guess) in guesses.iter().take(WIDTH).enumerate() {
+        for (rank, guess) in guesses.iter().take(budget.max_branches).enumerate() {
             if guess.confidence < budget.min_confidence || end_of_generation.contains(&guess.token) {
                 continue;
             }

@@ -42,6 +42,8 @@ pub fn decode_plain<M: TargetModel>(model: &mut M, task: &Task) -> Result<Run, M
     let nothing = Budget {
         max_nodes: 0,
         max_depth: 0,
+        max_branches: 1,
+        max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
     };

@@ -1,0 +1,210 @@
+//! The growth of one request's tree: which tokens are worth an evaluation, and which stay leaves.
+
+use std::cmp::Ordering;
+use std::collections::BinaryHeap;
+
+use super::lines::Sequence;
+use crate::{ModelInfo, Node, NodeId, Proposal, Request, Source, TargetModel, Token};
+
+/// Tokens of one tree that a pass of the draft model evaluates at most.
+const FRONTIER: usize = 4;
+/// Branches that are evaluated at most; each takes a page or two of the draft model's cache.
+const LINES: usize = 8;
+/// What one more row costs, of the draft model's pass or the target's, in steps of the draft model: so much less likely
+/// may be what is evaluated or verified beside something that is worth a step.
+const ROW: f32 = 0.125;
+
+/// A place whose logits are known.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    node: Option<NodeId>,
+    /// A line that it is on, and how many of its tokens lead there.
+    line: usize,
+    len: usize,
+    depth: usize,
+    probability: f32,
+}
+
+/// A proposal that waits to become a node.
+#[derive(Clone, Copy, Debug)]
+struct Candidate {
+    probability: f32,
+    after: Place,
+    proposal: Proposal,
+    rank: u16,
+}
+
+impl Ord for Candidate {
+    fn cmp(&self, other: &Self) -> Ordering {
+        // Of equals the one that goes on from the earlier node.
+        self.probability
+            .total_cmp(&other.probability)
+            .then(other.after.node.cmp(&self.after.node))
+            .then(other.rank.cmp(&self.rank))
+    }
+}
+
+impl PartialOrd for Candidate {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl PartialEq for Candidate {
+    fn eq(&self, other: &Self) -> bool {
+        self.cmp(other).is_eq()
+    }
+}
+
+impl Eq for Candidate {}
+
+/// The tree of a request as it grows.
+#[derive(Debug, Default)]
+pub(super) struct Growth {
+    candidates: BinaryHeap<Candidate>,
+    /// Nodes that were added.
+    nodes: usize,
+}
+
+impl Growth {
+    /// Nothing is added beyond the budget, whatever it says of itself.
+    fn push(&mut self, request: &mut Request<'_>, candidate: &Candidate) -> NodeId {
+        let before = request.tree.len();
+        let id = request.tree.push(Node {
+            token: candidate.proposal.token,
+            parent: candidate.after.node,
+            confidence: candidate.proposal.confidence,
+            source: Source::Model,
+            rank: candidate.rank,
+        });
+        self.nodes += request.tree.len() - before;
+        id
+    }
+
+    /// The place before the first draft token: the end of the first line.
+    pub fn root(&mut self, request: &Request<'_>, sequence: &Sequence) {
+        let place = Place {
+            node: None,
+            line: 0,
+            len: request.tokens.len() - sequence.start,
+            depth: 0,
+            probability: 1.0,
+        };
+        self.reach(request, sequence, place);
+    }
+
+    /// Takes in what is proposed after a place.
+    pub fn reach(&mut self, request: &Request<'_>, sequence: &Sequence, place: Place) {
+        let proposals = sequence.lines[place.line]
+            .proposals(place.len)
+            .unwrap_or_default();
+        for (rank, &proposal) in proposals.iter().take(request.budget.max_branches).enumerate() {
+            if proposal.confidence >= request.budget.min_confidence {
+                self.candidates.push(Candidate {
+                    probability: place.probability * proposal.confidence,
+                    after: place,
+                    proposal,
+                    rank: rank as u16,
+                });
+            }
+        }
+    }
+
+    /// Adds the nodes that are worth a step and returns those to evaluate for it: on which line, and the place that it then
+    /// reaches. None when the draft is done.
+    pub fn step<M: TargetModel>(
+        &mut self,
+        request: &mut Request<'_>,
+        sequence: &mut Sequence,
+        model: &mut M,
+    ) -> Vec<(Token, Place)> {
+        let budget = request.budget;
+        let mut frontier: Vec<(Token, Place)> = Vec::new();
+        let mut leaves = Vec::new();
+        while frontier.len() < FRONTIER
+            && let Some(best) = self.candidates.pop()
+        {
+            let least = if frontier.is_empty() { 1.0 } else { ROW } * budget.min_path_probability;
+            if best.probability < least || self.nodes + 1 >= budget.max_nodes {
+                leaves.push(best);
+                break;
+            }
+            let Place { line, len, depth, .. } = best.after;
+            let place = Place {
+                node: None,
+                line,
+                len: len + 1,
+                depth: depth + 1,
+                probability: best.probability,
+            };
+            if !goes_on(request, sequence, model.info(), &place, best.proposal.token) {
+                leaves.push(best);
+                continue;
+            }
+            let on = &sequence.lines[line];
+            match on.cached.get(len) {
+                // It was drafted before, and not verified.
+                Some(&next) if next == best.proposal.token && on.proposals(len + 1).is_some() => {
+                    let node = Some(self.push(request, &best));
+                    self.reach(request, sequence, Place { node, ..place });
+                    continue;
+                }
+                None if frontier.iter().all(|(_, other)| other.line != line) => {
+                    let node = Some(self.push(request, &best));
+                    frontier.push((best.proposal.token, Place { node, ..place }));
+                }
+                _ if sequence.lines.len() < LINES => {
+                    let branch = on.branch(model, len);
+                    sequence.lines.push(branch);
+                    let (line, node) = (sequence.lines.len() - 1, Some(self.push(request, &best)));
+                    frontier.push((best.proposal.token, Place { node, line, ..place }));
+                }
+                _ => leaves.push(best),
+            }
+        }
+        self.candidates.extend(leaves);
+        frontier
+    }
+
+    /// Adds what is worth a row of the target, though no step: the rest of the draft.
+    pub fn finish(&mut self, request: &mut Request<'_>) {
+        let budget = request.budget;
+        while self.nodes < budget.max_nodes
+            && let Some(best) = self.candidates.pop()
+            && best.probability >= ROW * budget.min_path_probability
+        {
+            if best.after.depth < budget.max_depth
+                && request.tokens.len() + best.after.depth < request.position_limit
+            {
+                self.push(request, &best);
+            }
+        }
+    }
+}
+
+/// Whether anything can follow the place that a token leads to.
+fn goes_on(
+    request: &Request<'_>,
+    sequence: &Sequence,
+    info: &ModelInfo,
+    place: &Place,
+    token: Token,
+) -> bool {
+    let length = request.tokens.len() + place.depth;
+    place.depth < request.budget.max_depth
+        && length < request.position_limit
+        && length - sequence.start <= info.context_length
+        && !info.is_end_of_generation(token)
+}
+
+impl Place {
+    /// The line on which the place is reached.
+    pub fn line(&self) -> usize {
+        self.line
+    }
+
+    /// The tokens of the draft up to the place.
+    pub fn path(&self, request: &Request<'_>) -> Vec<Token> {
+        self.node.map_or_else(Vec::new, |node| request.tree.path(node))
+    }
+}

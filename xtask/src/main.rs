@@ -1,5 +1,5 @@
 //! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`, `peers`,
-//! `instructions`.
+//! `instructions`, `ranking`.
 //!
 //! Not here: anything that the engine itself needs.
 #![forbid(unsafe_code)]
@@ -9,10 +9,12 @@ mod demo;
 mod instructions;
 mod models;
 mod peers;
+mod ranking;
 mod test;
 
 use clap::{Parser, Subcommand};
 use models::Selection;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 #[derive(Parser)]
@@ -64,6 +66,17 @@ enum Task {
         #[arg(long)]
         write: bool,
     },
+    /// Count which tokens of a tokenizer are frequent, and write the file that foretoken ships
+    Ranking {
+        /// A model with the tokenizer (GGUF)
+        model: PathBuf,
+        /// The file to write
+        #[arg(long, value_name = "FILE.ranking")]
+        out: PathBuf,
+        /// Texts, and directories of texts
+        #[arg(required = true)]
+        texts: Vec<PathBuf>,
+    },
     /// Fetch the models and run every test, those on real models included
     Test {
         /// With SmolLM2 alone (98 MB instead of 2 GB)
@@ -81,6 +94,7 @@ fn main() -> ExitCode {
         Task::Models { names, .. } => models::fetch(names.iter().flat_map(|name| name.models())),
         Task::Peers { rounds, threads } => peers::run(rounds, threads),
         Task::Instructions { write } => instructions::run(write),
+        Task::Ranking { model, out, texts } => ranking::run(&model, &out, &texts),
         Task::Test { quick } => test::run(quick),
     };
     match result {

@@ -2,12 +2,16 @@
 //!
 //! Not here: what the commands do.
 
+mod drafting;
+
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
-use foretoken::{DraftPolicy, Drafting, SamplerParams, Token};
+use foretoken::{DEFAULT_DRAFT_VOCAB, DraftPolicy, Drafting, SamplerParams, Token};
+
+pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
 
 /// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
 #[derive(Debug, Parser)]
@@ -25,7 +29,8 @@ pub enum Command {
     Inspect(InspectArgs),
     /// Measure what this machine and a model on it can do
     Bench(BenchArgs),
-    /// Say what drafts would gain on this machine, and why that is less than the textbook promises
+    /// Say what drafts would gain on this machine, of a draft model (-d) or for nothing, and why that is less than the
+    /// textbook promises
     Predict(PredictArgs),
     /// Print a trace of rounds (--trace) in the Chrome trace format, for a browser's or Perfetto's timeline
     Trace(TraceArgs),
@@ -42,9 +47,8 @@ pub struct PredictArgs {
     /// The model that answers (GGUF)
     #[arg(short, long, value_name = "TARGET.gguf")]
     pub model: PathBuf,
-    /// A smaller model of the same vocabulary that drafts for it; without one drafts cost nothing
-    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
-    pub draft_model: Option<PathBuf>,
+    #[command(flatten)]
+    pub draft: DraftModelArgs,
     /// The probability that a draft token is accepted [default: measured with --prompt, else 0.7]
     #[arg(long, value_name = "A", value_parser = probability)]
     pub acceptance: Option<f32>,
@@ -83,9 +87,8 @@ pub struct SpeedArgs {
     /// The model that answers (GGUF)
     #[arg(short, long, value_name = "TARGET.gguf")]
     pub model: PathBuf,
-    /// A smaller model of the same vocabulary that drafts for it
-    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
-    pub draft_model: Option<PathBuf>,
+    #[command(flatten)]
+    pub draft: DraftModelArgs,
     /// Prompts: an object of texts (.json), Spec-Bench's questions (.jsonl), or one text
     #[arg(long, value_name = "FILE")]
     pub prompts: PathBuf,
@@ -165,6 +168,9 @@ pub struct CostArgs {
     #[arg(long, value_name = "N,N", value_delimiter = ',', default_value = "0",
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub context: Vec<u32>,
+    /// Give logits to the N most frequent tokens alone, as a draft model may do; 0 is the whole vocabulary
+    #[arg(long, value_name = "N", default_value_t = DEFAULT_DRAFT_VOCAB)]
+    pub draft_vocab: usize,
     /// Compute logits for the last row alone, as for a prompt; verification needs them for all
     #[arg(long)]
     pub last_row_only: bool,
@@ -200,46 +206,6 @@ pub struct InspectArgs {
     pub json: bool,
 }
 
-/// Which drafter to use.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum DrafterName {
-    /// Whatever pays best in each round, plain decoding among it
-    Auto,
-    /// What followed the same words in the prompt, the answer or --draft-corpus
-    #[value(alias = "lookup")]
-    Suffix,
-    /// What the model itself thought before might follow a token
-    Recycling,
-    /// A smaller model of the same vocabulary (-d)
-    Model,
-    /// Plain decoding
-    None,
-}
-
-impl DrafterName {
-    /// As it is written.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Auto => "auto",
-            Self::Suffix => "suffix",
-            Self::Recycling => "recycling",
-            Self::Model => "model",
-            Self::None => "none",
-        }
-    }
-
-    /// What it stands for.
-    pub fn drafting(self) -> Drafting {
-        match self {
-            Self::Auto => Drafting::Auto,
-            Self::Suffix => Drafting::Suffix,
-            Self::Recycling => Drafting::Recycling,
-            Self::Model => Drafting::Model,
-            Self::None => Drafting::None,
-        }
-    }
-}
-
 #[derive(Debug, Args)]
 #[command(
     allow_negative_numbers = true,
@@ -249,9 +215,8 @@ pub struct RunArgs {
     /// The model that answers (GGUF)
     #[arg(short, long, value_name = "TARGET.gguf")]
     pub model: PathBuf,
-    /// A smaller model of the same vocabulary that drafts for it
-    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
-    pub draft_model: Option<PathBuf>,
+    #[command(flatten)]
+    pub draft: DraftModelArgs,
 
     #[command(flatten)]
     pub prompt: PromptArgs,
@@ -332,39 +297,6 @@ pub struct SamplingArgs {
     pub seed: Option<u64>,
 }
 
-#[derive(Debug, Args)]
-#[command(next_help_heading = "Speculation")]
-pub struct DraftArgs {
-    /// Where drafts may come from; all but none draft only while that is faster
-    #[arg(long, value_enum, default_value_t = DrafterName::Auto)]
-    pub drafter: DrafterName,
-    /// Draft from this text too, for instance the code that the answer is about (may be given several times)
-    #[arg(long, value_name = "FILE")]
-    pub draft_corpus: Vec<PathBuf>,
-    /// The share of plain decoding's time that drafts may lose
-    #[arg(long, value_name = "P", default_value_t = 0.02, value_parser = probability)]
-    pub loss_budget: f32,
-    /// Most draft tokens of a round [default: 15]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
-    pub draft_max: Option<u32>,
-    /// So many draft tokens in every round, whether that pays or not: of the model, if there is one, else of the suffixes
-    #[arg(long, value_name = "N", conflicts_with_all = ["draft_max", "draft_min", "draft_p_min"],
-          value_parser = clap::value_parser!(u32).range(1..=512))]
-    pub draft_fixed: Option<u32>,
-    /// Drop drafts of fewer tokens [default: 0]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
-    pub draft_min: Option<u32>,
-    /// End a draft before a token of less confidence [default: 0]
-    #[arg(long, value_name = "P", value_parser = probability)]
-    pub draft_p_min: Option<f32>,
-    /// Write a line of JSON for each round: what was expected of it, and what it was
-    #[arg(long, value_name = "FILE.jsonl")]
-    pub trace: Option<PathBuf>,
-    /// Measurement only: accept each draft token with this probability. The text is not the model's
-    #[arg(long, value_name = "P", value_parser = probability)]
-    pub force_accept: Option<f32>,
-}
-
 impl Cli {
     /// The arguments of this process. Ends it on wrong usage.
     pub fn from_process() -> Self {
@@ -409,7 +341,7 @@ impl RunArgs {
             ("--force-accept", self.drafting.force_accept.is_some()),
         ];
         let name = self.drafting.drafter;
-        match (name, &self.draft_model) {
+        match (name, &self.draft.draft_model) {
             (DrafterName::Model, None) => {
                 return Err("--drafter model needs a draft model: -d DRAFT.gguf".into());
             }
@@ -557,6 +489,8 @@ mod tests {
         for args in [
             "",
             "-d d.gguf",
+            "-d d.gguf --draft-vocab 32768",
+            "-d d.gguf --draft-vocab 0 --drafter model",
             "-d d.gguf --drafter model --draft-max 16 --draft-min 4 --draft-p-min 0.5",
             "--drafter lookup --draft-fixed 3",
             "--drafter none -p x --raw",
@@ -571,6 +505,8 @@ mod tests {
         }
         for args in [
             "--drafter model",
+            "--draft-vocab 32768",
+            "-d d.gguf --draft-vocab -1",
             "-d d.gguf --drafter lookup",
             "-d d.gguf --drafter none",
             "--drafter none --draft-max 4",

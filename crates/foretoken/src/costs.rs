@@ -1,8 +1,8 @@
 //! What passes of a model cost on this machine: measured in a second or two, kept on disk.
 //!
-//! A file of costs belongs to a model file (its path, size and time of change), a number of threads, an instruction set,
-//! a processor and a version of foretoken: whatever changes one of them measures anew. That the machine is slower today
-//! than it was then does not matter: the controller follows it.
+//! A file of costs belongs to a model file (its path, size and time of change), a number of logits, a number of threads,
+//! an instruction set, a processor and a version of foretoken: whatever changes one of them measures anew. That the
+//! machine is slower today than it was then does not matter: the controller follows it.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,6 +15,8 @@ use foretoken_spec::{
     Token,
 };
 use serde::{Deserialize, Serialize};
+
+use crate::cache;
 
 /// Numbers of rows that are measured.
 const ROWS: [usize; 8] = [1, 2, 3, 4, 5, 6, 8, 16];
@@ -41,7 +43,7 @@ pub fn pass_costs<M: TargetModel>(
     compute: &Compute,
     model: &mut M,
 ) -> Result<CostModel, ModelError> {
-    let subject = subject(path, compute);
+    let subject = subject(path, model.info().vocab_size, compute);
     let file = subject.as_deref().and_then(cache_file);
     if let (Some(subject), Some(file)) = (&subject, &file)
         && let Some(points) = read(file, subject)
@@ -122,7 +124,7 @@ pub fn pass_seconds<M: TargetModel>(
 const TOKENS: usize = 785;
 
 /// All that costs depend on, in words; `None` if the file's state cannot be told.
-fn subject(path: &Path, compute: &Compute) -> Option<String> {
+fn subject(path: &Path, logits: usize, compute: &Compute) -> Option<String> {
     let path = fs::canonicalize(path).ok()?;
     let metadata = fs::metadata(&path).ok()?;
     let changed = metadata
@@ -131,7 +133,7 @@ fn subject(path: &Path, compute: &Compute) -> Option<String> {
         .duration_since(std::time::UNIX_EPOCH)
         .ok()?;
     Some(format!(
-        "{} of {} bytes changed at {}; {} threads; {}; {}; {}",
+        "{} of {} bytes changed at {}; {logits} logits; {} threads; {}; {}; {}",
         path.display(),
         metadata.len(),
         changed.as_secs(),
@@ -151,19 +153,11 @@ fn processor() -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
 }
 
-/// `$FORETOKEN_CACHE`, or `foretoken` in the user's cache directory.
+/// Where costs of `subject` are kept.
 fn cache_file(subject: &str) -> Option<PathBuf> {
-    let directory = |name: &str| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
-    let cache = directory("FORETOKEN_CACHE")
-        .or_else(|| Some(directory("XDG_CACHE_HOME")?.join("foretoken")))
-        .or_else(|| Some(directory("HOME")?.join(".cache/foretoken")))?;
     let mut hasher = DefaultHasher::new();
     subject.hash(&mut hasher);
-    Some(cache.join(format!("costs/{:016x}.json", hasher.finish())))
+    Some(cache::directory()?.join(format!("costs/{:016x}.json", hasher.finish())))
 }
 
 /// The points of a file that is about `subject` and makes sense.
@@ -178,14 +172,10 @@ fn read(file: &Path, subject: &str) -> Option<Vec<CostPoint>> {
     whole.then(|| stored.points.into_iter().map(point).collect())
 }
 
-/// Writes a file as a whole, so that another process reads the old one or the new one.
+/// Keeps points.
 fn write(file: &Path, subject: String, points: &[CostPoint]) -> std::io::Result<()> {
     let points = points.iter().map(|p| (p.rows, p.seconds)).collect();
-    let text = serde_json::to_vec(&Stored { subject, points })?;
-    fs::create_dir_all(file.parent().expect("it lies in a directory"))?;
-    let part = file.with_extension(format!("{}.part", std::process::id()));
-    fs::write(&part, text)?;
-    fs::rename(&part, file).inspect_err(|_| _ = fs::remove_file(&part))
+    cache::write(file, &serde_json::to_vec(&Stored { subject, points })?)
 }
 
 #[cfg(test)]

@@ -2,14 +2,18 @@
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use foretoken_kernels::Compute;
-use foretoken_model::{CpuModel, Special, Tokenizer};
+use foretoken_model::{CpuModel, LoadOptions, Special, Tokenizer};
 use foretoken_spec::drafters::{Corpus, ModelDrafter};
-use foretoken_spec::{Cancel, CostModel, DraftError, DraftTimes, Drafter, Request, SequenceId, Token};
+use foretoken_spec::{
+    Cancel, CostModel, DraftError, DraftTimes, Drafter, Request, SequenceId, TargetModel, Token,
+};
 
-use crate::SessionError;
 use crate::costs::pass_costs;
+use crate::session::{LoadedModel, SessionError, SessionOptions, load_model};
+use crate::vocabulary::{Learned, draft_vocabulary};
 
 /// A loaded draft model.
 pub(crate) struct DraftModel {
@@ -17,14 +21,77 @@ pub(crate) struct DraftModel {
     pub cancel: Cancel,
     /// What its passes cost.
     pub cost: CostModel,
+    /// What loading took.
+    pub load: Duration,
+    /// Tokens that it may draft.
+    pub vocab_size: usize,
+    /// Where to keep what requests hold, if the draft vocabulary is a part of the whole one.
+    learned: Option<Learned>,
 }
 
 impl DraftModel {
-    pub fn new(drafter: ModelDrafter<CpuModel>, cost: CostModel) -> Self {
-        Self {
+    /// Loads the model at `path` to draft for `target`, both named in `options`.
+    ///
+    /// # Errors
+    /// As [`load_model`]; also if its vocabulary is not the target's, or a pass to measure costs fails.
+    pub fn load(
+        path: &Path,
+        target: &LoadedModel,
+        options: &SessionOptions,
+        compute: &Arc<Compute>,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Self, SessionError> {
+        let info = target.model.info();
+        let mut vocabulary = None;
+        let mut learned = None;
+        let loaded = load_model(path, compute, progress, |config, tokenizer| {
+            if options.draft_vocab > 0 && options.learn {
+                learned = Some(Learned::new(tokenizer.vocabulary_fingerprint()));
+            }
+            let seen = learned.as_ref().map(Learned::seen).unwrap_or_default();
+            let size = config.vocab_size.min(info.vocab_size);
+            vocabulary = draft_vocabulary(tokenizer, size, options.draft_vocab, &seen);
+            LoadOptions {
+                // With less context than the target it drafts from a window.
+                context: Some(info.context_length.min(config.context_length)),
+                kv_positions: options.kv_positions,
+                head_tokens: vocabulary.clone(),
+            }
+        })?;
+        target
+            .tokenizer
+            .check_draft(&loaded.tokenizer)
+            .map_err(|problem| SessionError::Vocabulary {
+                draft: path.to_owned(),
+                target: options.model.clone(),
+                problem,
+            })?;
+        let mut model = loaded.model;
+        let cost = costs(path, compute, &mut model)?;
+        let vocab_size = model.info().vocab_size;
+        let inputs = model.config().vocab_size;
+        let learned = learned.filter(|_| vocabulary.is_some());
+        let mut drafter = ModelDrafter::new(model, info.vocab_size);
+        if let Some(tokens) = vocabulary {
+            drafter = drafter
+                .with_vocabulary(tokens)
+                .expect("the tokens that the head was loaded for")
+                .with_inputs(inputs);
+        }
+        Ok(Self {
             cancel: drafter.cancel(),
             drafter: Shared(Arc::new(Mutex::new(drafter))),
             cost,
+            load: loaded.time,
+            vocab_size,
+            learned,
+        })
+    }
+
+    /// Counts the tokens of a request and its answer, for the draft vocabulary of the next start.
+    pub fn learn(&self, tokens: &[Token]) {
+        if let Some(learned) = &self.learned {
+            learned.add(tokens);
         }
     }
 }

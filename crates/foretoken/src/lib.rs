@@ -17,9 +17,11 @@
 //! re-exported whole: [`engine`], [`gguf`], [`kernels`], [`model`], [`spec`].
 #![forbid(unsafe_code)]
 
+mod cache;
 mod costs;
 mod drafting;
 mod session;
+mod vocabulary;
 
 pub use foretoken_engine as engine;
 pub use foretoken_gguf as gguf;
@@ -35,3 +37,4 @@ pub use session::{
     Drafting, Generation, LoadReport, LoadedModel, Loading, Session, SessionError, SessionOptions, TokenText,
     available_threads, load_model,
 };
+pub use vocabulary::{DEFAULT_DRAFT_VOCAB, Ranking, RankingError, Seen, draft_vocabulary};

@@ -22,6 +22,8 @@ const PROBE: usize = 4;
 struct Report {
     model: String,
     draft: Option<String>,
+    /// Tokens that the draft model may say.
+    draft_vocab: Option<usize>,
     threads: usize,
     acceptance: f64,
     /// `told`, `measured` or `assumed`.
@@ -49,13 +51,15 @@ struct Line {
 
 /// Runs the command.
 pub fn predict(args: &PredictArgs) -> anyhow::Result<()> {
-    let drafting = match args.draft_model {
+    let drafting = match args.draft.draft_model {
         Some(_) => Drafting::Model,
         None => Drafting::Suffix,
     };
     let mut session = Session::load(&SessionOptions {
         drafting,
-        draft_model: args.draft_model.clone(),
+        draft_model: args.draft.draft_model.clone(),
+        draft_vocab: args.draft.draft_vocab,
+        learn: false,
         threads: Some(args.threads.count()),
         ..SessionOptions::new(&args.model)
     })?;
@@ -173,7 +177,12 @@ impl Report {
             .expect("there are some");
         Self {
             model: args.model.display().to_string(),
-            draft: args.draft_model.as_ref().map(|path| path.display().to_string()),
+            draft: args
+                .draft
+                .draft_model
+                .as_ref()
+                .map(|path| path.display().to_string()),
+            draft_vocab: session.draft_vocab(),
             threads: session.compute().pool().threads(),
             acceptance,
             acceptance_is,

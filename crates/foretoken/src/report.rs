@@ -23,6 +23,8 @@ pub struct Report<'a> {
 pub struct Json<'a> {
     model: String,
     draft: Option<String>,
+    /// Tokens that the draft model may say.
+    draft_vocab: Option<usize>,
     seed: u64,
     sampling: Sampling,
     threads: usize,
@@ -112,9 +114,11 @@ impl Report<'_> {
             model: self.args.model.display().to_string(),
             draft: self
                 .args
+                .draft
                 .draft_model
                 .as_ref()
                 .map(|path| path.display().to_string()),
+            draft_vocab: self.session.draft_vocab(),
             seed: self.seed,
             sampling: Sampling::from(params),
             threads: self.session.compute().pool().threads(),
@@ -237,7 +241,7 @@ impl Report<'_> {
         if self.args.drafting() != Drafting::None {
             writeln!(out, "draft:")?;
         }
-        if self.args.draft_model.is_some() {
+        if self.args.draft.draft_model.is_some() {
             let draft = &stats.draft;
             writeln!(out, "  load        {}", speed(0, load.draft, ""))?;
             writeln!(

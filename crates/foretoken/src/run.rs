@@ -36,7 +36,8 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let options = SessionOptions {
         drafting: args.drafting(),
-        draft_model: args.draft_model.clone(),
+        draft_model: args.draft.draft_model.clone(),
+        draft_vocab: args.draft.draft_vocab,
         corpus: args.drafting.draft_corpus.clone(),
         policy: args.policy(),
         loss_budget: f64::from(args.drafting.loss_budget),

@@ -11,13 +11,14 @@ use foretoken_engine::{
 use foretoken_gguf::Gguf;
 use foretoken_kernels::Compute;
 use foretoken_model::{ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, Special, Tokenizer};
-use foretoken_spec::drafters::{Corpus, ModelDrafter, RecyclingDrafter, SuffixDrafter};
+use foretoken_spec::drafters::{Corpus, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::{
     Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, Drafter, ModelError, TargetModel,
     Token,
 };
 
 use crate::drafting::{DraftModel, corpus, costs};
+use crate::vocabulary::DEFAULT_DRAFT_VOCAB;
 
 /// Where drafts may come from.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -44,6 +45,11 @@ pub struct SessionOptions {
     pub drafting: Drafting,
     /// A smaller model of the same vocabulary, for [`Drafting::Auto`] and [`Drafting::Model`].
     pub draft_model: Option<PathBuf>,
+    /// So many tokens, the most frequent ones, are what the draft model may say; 0 is its whole vocabulary.
+    pub draft_vocab: usize,
+    /// Whether which tokens are frequent depends on earlier requests too, and [`Session::generate`] keeps on disk which ones
+    /// each held. Where the draft model has its whole vocabulary, nothing is kept.
+    pub learn: bool,
     /// Texts to draft from besides the sequence's own.
     pub corpus: Vec<PathBuf>,
     /// Bounds of the length of drafts; with [`fixed`](DraftPolicy::fixed) drafts are made always, whether that pays or not.
@@ -67,6 +73,8 @@ impl SessionOptions {
             model: model.into(),
             drafting: Drafting::default(),
             draft_model: None,
+            draft_vocab: DEFAULT_DRAFT_VOCAB,
+            learn: true,
             corpus: Vec::new(),
             policy: DraftPolicy::default(),
             loss_budget: ControllerParams::default().loss_budget,
@@ -242,14 +250,14 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let threads = options.threads.unwrap_or_else(available_threads);
         let compute = Arc::new(Compute::new(threads));
-        let kv_positions = options.kv_positions;
         let target = load_model(
             &options.model,
             &compute,
             &mut |done, total| progress(Loading::Target, done, total),
-            |_| LoadOptions {
+            |_, _| LoadOptions {
                 context: options.context,
-                kv_positions,
+                kv_positions: options.kv_positions,
+                head_tokens: None,
             },
         )?;
         let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
@@ -259,31 +267,11 @@ impl Session {
         };
         let draft = match &options.draft_model {
             Some(path) if options.drafting != Drafting::None => {
-                let info = target.model.info();
-                let mut draft = load_model(
-                    path,
-                    &compute,
-                    &mut |done, total| progress(Loading::Draft, done, total),
-                    // With less context than the target it drafts from a window.
-                    |config| LoadOptions {
-                        context: Some(info.context_length.min(config.context_length)),
-                        kv_positions,
-                    },
-                )?;
-                target
-                    .tokenizer
-                    .check_draft(&draft.tokenizer)
-                    .map_err(|problem| SessionError::Vocabulary {
-                        draft: path.clone(),
-                        target: options.model.clone(),
-                        problem,
-                    })?;
-                load.draft = draft.time;
-                let cost = costs(path, &compute, &mut draft.model)?;
-                Some(DraftModel::new(
-                    ModelDrafter::new(draft.model, info.vocab_size),
-                    cost,
-                ))
+                let draft = DraftModel::load(path, &target, options, &compute, &mut |done, total| {
+                    progress(Loading::Draft, done, total)
+                })?;
+                load.draft = draft.load;
+                Some(draft)
             }
             _ => None,
         };
@@ -392,6 +380,11 @@ impl Session {
         self.draft.as_ref().map(|draft| &draft.cost)
     }
 
+    /// How many tokens the draft model may say; `None` if there is none.
+    pub fn draft_vocab(&self) -> Option<usize> {
+        self.draft.as_ref().map(|draft| draft.vocab_size)
+    }
+
     /// Bounds of the length of drafts, from the next [`set_drafting`](Self::set_drafting) on. Drafts of a fixed length are
     /// made whether they pay or not.
     pub fn set_policy(&mut self, policy: DraftPolicy) {
@@ -494,6 +487,7 @@ impl Session {
         request: GenerationRequest,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<Generation, SessionError> {
+        let prompt = request.prompt.clone();
         let id = self.engine.add(request)?;
         let (mut tokens, mut text) = (Vec::new(), String::new());
         loop {
@@ -509,6 +503,9 @@ impl Session {
                         outcome,
                         stats,
                     } if of == id => {
+                        if let Some(draft) = &self.draft {
+                            draft.learn(&[prompt, tokens.clone()].concat());
+                        }
                         return Ok(Generation {
                             tokens,
                             text,
@@ -531,7 +528,7 @@ pub fn available_threads() -> usize {
     std::thread::available_parallelism().map_or(1, |n| n.get())
 }
 
-/// Loads a model file. `options` sees what the file says of the model; `progress(done, total)` is told bytes
+/// Loads a model file. `options` sees what the file says of the model, and its tokenizer; `progress(done, total)` is told bytes
 /// of tensor data.
 ///
 /// # Errors
@@ -540,14 +537,15 @@ pub fn load_model(
     path: &Path,
     compute: &Arc<Compute>,
     progress: &mut dyn FnMut(u64, u64),
-    options: impl FnOnce(&Config) -> LoadOptions,
+    options: impl FnOnce(&Config, &Tokenizer) -> LoadOptions,
 ) -> Result<LoadedModel, SessionError> {
     let start = Instant::now();
     let gguf = Gguf::open(path)?;
     let at = |source| load_error(path, source);
     // First, since that a model cannot be run matters more than what is wrong with its tokenizer.
-    let options = options(&Config::from_gguf(&gguf).map_err(at)?);
+    let config = Config::from_gguf(&gguf).map_err(at)?;
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).map_err(at)?);
+    let options = options(&config, &tokenizer);
     let model = CpuModel::load(&gguf, &tokenizer, compute.clone(), &options, progress).map_err(at)?;
     Ok(LoadedModel {
         model,

@@ -24,6 +24,9 @@ pub struct LoadOptions {
     pub context: Option<usize>,
     /// Positions that the cache holds over all sequences; `None` is one context.
     pub kv_positions: Option<usize>,
+    /// The tokens that get logits, ascending and distinct: the head is loaded for them alone, and logit `i` is that of
+    /// `head_tokens[i]`. Every token can still be read. `None` is the whole vocabulary.
+    pub head_tokens: Option<Vec<Token>>,
 }
 
 /// A model whose passes run on the CPU. Each row's scores are the same bits whatever else is in its pass,
@@ -32,8 +35,8 @@ pub struct LoadOptions {
 pub struct CpuModel {
     config: Config,
     info: ModelInfo,
-    /// Tokens that only pad the vocabulary; their logits are −∞.
-    padding: Vec<Token>,
+    /// Logits of tokens that only pad the vocabulary: they are −∞.
+    padding: Vec<usize>,
     compute: Arc<Compute>,
     weights: Weights,
     cache: KvCache,
@@ -43,6 +46,9 @@ pub struct CpuModel {
 impl CpuModel {
     /// Loads weights into kernel layout. `tokenizer` is the file's; it says which tokens end a generation.
     /// `progress(done, total)` is told bytes of tensor data.
+    ///
+    /// # Errors
+    /// What of the file is missing, wrong or not supported, and options that cannot be honoured.
     pub fn load(
         gguf: &Gguf,
         tokenizer: &Tokenizer,
@@ -52,6 +58,8 @@ impl CpuModel {
     ) -> Result<Self, LoadError> {
         let config = Config::from_gguf(gguf)?;
         let context_length = context_length(options.context, config.context_length)?;
+        let head_tokens = options.head_tokens.as_deref();
+        check_head_tokens(head_tokens, config.vocab_size)?;
         let layout = KvLayout {
             kv_heads: config.kv_heads,
             head_dim: config.head_dim,
@@ -59,11 +67,15 @@ impl CpuModel {
         let positions = options.kv_positions.unwrap_or(context_length);
         let cache = KvCache::new(compute.isa(), config.layers, layout, positions)
             .map_err(|error| LoadError::Cache(error.to_string()))?;
-        let weights = Weights::load(gguf, &compute, &config, context_length, progress)?;
+        let weights = Weights::load(gguf, &compute, &config, context_length, head_tokens, progress)?;
 
-        let known = |token: &u32| (*token as usize) < config.vocab_size;
+        let known = |token: &Token| (*token as usize) < config.vocab_size;
+        let logit = |token: Token| match head_tokens {
+            Some(tokens) => tokens.binary_search(&token).ok(),
+            None => Some(token as usize).filter(|&token| token < config.vocab_size),
+        };
         let info = ModelInfo {
-            vocab_size: config.vocab_size,
+            vocab_size: weights.head().rows(),
             hidden_size: config.hidden_size,
             context_length,
             end_of_generation: tokenizer
@@ -79,7 +91,7 @@ impl CpuModel {
             },
         };
         Ok(Self {
-            padding: tokenizer.padding().filter(known).collect(),
+            padding: tokenizer.padding().filter_map(logit).collect(),
             config,
             info,
             compute,
@@ -114,6 +126,22 @@ fn context_length(asked: Option<usize>, most: usize) -> Result<usize, LoadError>
     }
 }
 
+/// Whether tokens can be a head's rows, in a vocabulary of `vocab_size`.
+fn check_head_tokens(tokens: Option<&[Token]>, vocab_size: usize) -> Result<(), LoadError> {
+    let Some(tokens) = tokens else { return Ok(()) };
+    let error = |problem| Err(LoadError::HeadTokens(problem));
+    if let Some(pair) = tokens.windows(2).find(|pair| pair[0] >= pair[1]) {
+        return error(format!("{} follows {}; they must ascend", pair[1], pair[0]));
+    }
+    match tokens.last() {
+        None => error("there are none".to_owned()),
+        Some(&last) if last as usize >= vocab_size => error(format!(
+            "{last} is out of range: the vocabulary has {vocab_size} tokens"
+        )),
+        Some(_) => Ok(()),
+    }
+}
+
 impl TargetModel for CpuModel {
     fn info(&self) -> &ModelInfo {
         &self.info
@@ -132,13 +160,14 @@ impl TargetModel for CpuModel {
     }
 
     fn forward(&mut self, batch: &Batch, scores: &mut Scores, cancel: &Cancel) -> Result<(), ModelError> {
-        let vocab_size = self.info.vocab_size;
-        if let Some(row) = batch.rows().iter().find(|row| row.token as usize >= vocab_size) {
+        let known = self.config.vocab_size;
+        if let Some(row) = batch.rows().iter().find(|row| row.token as usize >= known) {
             return Err(ModelError::TokenOutOfRange {
                 token: row.token,
-                vocab_size,
+                vocab_size: known,
             });
         }
+        let vocab_size = self.info.vocab_size;
         let plan = self.cache.begin_pass(batch, self.info.context_length)?;
         scores.prepare(batch, vocab_size, self.info.hidden_size);
         let Self {
@@ -158,9 +187,7 @@ impl TargetModel for CpuModel {
         };
         pass.run(batch, cache, space, scores, cancel)?;
         for logits in scores.logits_buffer().chunks_exact_mut(vocab_size) {
-            padding
-                .iter()
-                .for_each(|&token| logits[token as usize] = f32::NEG_INFINITY);
+            padding.iter().for_each(|&at| logits[at] = f32::NEG_INFINITY);
         }
         self.cache.finish_pass();
         Ok(())

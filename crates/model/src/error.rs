@@ -31,6 +31,9 @@ pub enum LoadError {
         /// The model's own context length.
         most: usize,
     },
+    /// The tokens that are to get logits are not a list that a head can have.
+    #[error("tokens of the head: {0}")]
+    HeadTokens(String),
     /// The cache asked for cannot be had.
     #[error("{0}")]
     Cache(String),

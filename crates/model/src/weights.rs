@@ -9,6 +9,7 @@ use crate::{Config, LoadError};
 use foretoken_gguf::{Gguf, TensorInfo, TensorType};
 use foretoken_kernels::vector::RopeTable;
 use foretoken_kernels::{Arena, Compute, Format, Matrix};
+use foretoken_spec::Token;
 use half::f16;
 use std::collections::HashSet;
 
@@ -41,19 +42,20 @@ pub(crate) struct Weights {
     pub embedding: Matrix,
     pub layers: Vec<Layer>,
     pub final_norm: Vec<f32>,
-    /// `[vocab_size, hidden_size]`; `None` where the embedding matrix serves (tied).
+    /// `[logits, hidden_size]`; `None` where the embedding matrix serves (tied) and all of it.
     pub head: Option<Matrix>,
     pub rope: RopeTable,
 }
 
 impl Weights {
-    /// Loads all weights; `positions` is how far the rope table reaches. `progress(done, total)` is told
-    /// bytes of tensor data.
+    /// Loads all weights; `positions` is how far the rope table reaches, `head_tokens` (below the vocabulary's
+    /// size) the tokens that get logits, by default all. `progress(done, total)` is told bytes of tensor data.
     pub fn load(
         gguf: &Gguf,
         compute: &Compute,
         config: &Config,
         positions: usize,
+        head_tokens: Option<&[Token]>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let total = gguf.tensors().iter().map(|tensor| tensor.len).sum();
@@ -85,9 +87,16 @@ impl Weights {
             });
         }
         let final_norm = loader.vector("output_norm.weight", hidden)?;
-        let head = match gguf.tensor("output.weight") {
-            Some(_) => Some(loader.vocabulary_matrix("output.weight", config)?),
-            None => None,
+        let tied = gguf.tensor("output.weight").is_none();
+        let head = if tied {
+            "token_embd.weight"
+        } else {
+            "output.weight"
+        };
+        let head = match head_tokens {
+            Some(tokens) => Some(loader.rows_of_tokens(head, config, tokens)?),
+            None if tied => None,
+            None => Some(loader.vocabulary_matrix(head, config)?),
         };
         let factors = loader.vector_if_present("rope_freqs.weight", config.rope.dims / 2)?;
         if factors
@@ -206,12 +215,12 @@ impl<'a> Loader<'a> {
         self.pack(info, rows, cols)
     }
 
-    /// A matrix with a row for each token. Rows of padding at its end stay in the file.
-    fn vocabulary_matrix(&mut self, name: &str, config: &Config) -> Result<Matrix, LoadError> {
+    /// A tensor with a row for each token, and perhaps rows of padding after them.
+    fn vocabulary_tensor(&self, name: &str, config: &Config) -> Result<&'a TensorInfo, LoadError> {
         let info = self.find(name)?;
         let (rows, cols) = (config.vocab_size, config.hidden_size);
         match info.dims[..] {
-            [width, height] if width == cols as u64 && height >= rows as u64 => self.pack(info, rows, cols),
+            [width, height] if width == cols as u64 && height >= rows as u64 => Ok(info),
             _ => {
                 let problem = format!("is {}; [{cols}, at least {rows}] is needed", shape(&info.dims));
                 Err(tensor_error(name, problem))
@@ -219,13 +228,42 @@ impl<'a> Loader<'a> {
         }
     }
 
+    /// A matrix with a row for each token. Rows of padding at its end stay in the file.
+    fn vocabulary_matrix(&mut self, name: &str, config: &Config) -> Result<Matrix, LoadError> {
+        let info = self.vocabulary_tensor(name, config)?;
+        self.pack(info, config.vocab_size, config.hidden_size)
+    }
+
+    /// The rows of some tokens, each as it stands in the file: rows are whole blocks.
+    fn rows_of_tokens(&mut self, name: &str, config: &Config, tokens: &[Token]) -> Result<Matrix, LoadError> {
+        let info = self.vocabulary_tensor(name, config)?;
+        let bytes = self.gguf.map(info)?;
+        let row_bytes = bytes.len() / info.dims[1] as usize;
+        let mut rows = Vec::with_capacity(tokens.len() * row_bytes);
+        for &token in tokens {
+            rows.extend_from_slice(&bytes[token as usize * row_bytes..][..row_bytes]);
+        }
+        self.pack_bytes(info, tokens.len(), config.hidden_size, &rows)
+    }
+
     /// Packs the first `rows` rows.
     fn pack(&mut self, info: &'a TensorInfo, rows: usize, cols: usize) -> Result<Matrix, LoadError> {
-        let format = format_of(info)?;
         let bytes = self.gguf.map(info)?;
         let stored_rows = info.dims[1] as usize;
         let used = bytes.len() / stored_rows * rows;
-        let matrix = Matrix::pack(self.compute, &mut self.arena, format, rows, cols, &bytes[..used])
+        self.pack_bytes(info, rows, cols, &bytes[..used])
+    }
+
+    /// Packs rows of the tensor that have been read.
+    fn pack_bytes(
+        &mut self,
+        info: &'a TensorInfo,
+        rows: usize,
+        cols: usize,
+        bytes: &[u8],
+    ) -> Result<Matrix, LoadError> {
+        let format = format_of(info)?;
+        let matrix = Matrix::pack(self.compute, &mut self.arena, format, rows, cols, bytes)
             .map_err(|error| tensor_error(&info.name, error.to_string()))?;
         self.used(info);
         Ok(matrix)
@@ -267,9 +305,11 @@ impl<'a> Loader<'a> {
     }
 
     fn used(&mut self, info: &TensorInfo) {
-        self.used.insert(info.name.clone());
-        self.done += info.len;
-        (self.progress)(self.done, self.total);
+        // An embedding matrix that gives the head its rows is used twice.
+        if self.used.insert(info.name.clone()) {
+            self.done += info.len;
+            (self.progress)(self.done, self.total);
+        }
     }
 
     fn check_all_used(&self) -> Result<(), LoadError> {

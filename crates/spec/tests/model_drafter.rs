@@ -395,18 +395,20 @@ fn vocabularies_may_differ_by_padding() {
 fn a_head_may_cover_a_part_of_the_vocabulary() {
     let part: Vec<Token> = (0..100).filter(|t| t % 3 != 1).collect();
     let mut target = counting(100);
-    let map = part.clone();
-    let head = ScriptedModel::new(part.len(), move |path, logits| {
-        logits.fill(0.0);
-        let next = (path[path.len() - 1] + 1) % 100;
-        map.binary_search(&next)
-            .into_iter()
-            .for_each(|i| logits[i] = 20.0);
-    });
-    // The scripted model's input is limited to its row; the drafter must not be.
-    let mut drafter = ModelDrafter::new(head.with_input_vocab(100), 100)
-        .with_vocabulary(part.clone())
-        .unwrap();
+    let drafter = |inputs| {
+        let map = part.clone();
+        let head = ScriptedModel::new(part.len(), move |path, logits| {
+            logits.fill(0.0);
+            let next = (path[path.len() - 1] + 1) % 100;
+            map.binary_search(&next)
+                .into_iter()
+                .for_each(|i| logits[i] = 20.0);
+        });
+        // The scripted model's input is limited to its row; the drafter must not be.
+        ModelDrafter::new(head.with_input_vocab(inputs), 100)
+            .with_vocabulary(part.clone())
+            .unwrap()
+    };
     let task = Task {
         params: params(0.5),
         key: 3,
@@ -414,9 +416,12 @@ fn a_head_may_cover_a_part_of_the_vocabulary() {
         max_tokens: 40,
     };
     let plain = decode_plain(&mut target, &task).unwrap();
-    let run = decode_drafted(&mut target, &mut drafter, budget(4), &task).unwrap();
-    assert_eq!((&run.tokens, run.draft_errors), (&plain.tokens, 0));
-    assert!(run.counters.accepted >= 20, "{:?}", run.counters);
+    // The second one cannot read the prompt.
+    for mut drafter in [drafter(100), drafter(95).with_inputs(95)] {
+        let run = decode_drafted(&mut target, &mut drafter, budget(4), &task).unwrap();
+        assert_eq!((&run.tokens, run.draft_errors), (&plain.tokens, 0));
+        assert!(run.counters.accepted >= 20, "{:?}", run.counters);
+    }
 
     let check = |vocabulary: Vec<Token>, target: usize, message: &str| {
         let error = ModelDrafter::new(counting(3), target)

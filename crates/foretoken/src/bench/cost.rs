@@ -11,7 +11,7 @@ use foretoken::kernels::Compute;
 use foretoken::kernels::ceilings::Ceilings;
 use foretoken::model::{LoadOptions, PassCost};
 use foretoken::spec::{Batch, Cancel, Output, Row, RowId, Scores, SequenceId, TargetModel, Token};
-use foretoken::{CpuModel, load_model, pass_seconds};
+use foretoken::{CpuModel, Seen, draft_vocabulary, load_model, pass_seconds};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde::Serialize;
 
@@ -28,6 +28,8 @@ pub struct Report {
     pub threads: usize,
     isa: &'static str,
     last_row_only: bool,
+    /// Tokens that get logits.
+    logits: usize,
     repeat: usize,
     read_gb_s: f64,
     int8_gmac_s: f64,
@@ -76,9 +78,10 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
     let longest = most(&args.context);
     let positions = longest + most(&args.rows);
     let mut limit = 0;
-    let loaded = load_model(&args.model, &compute, &mut |_, _| (), |config| {
+    let loaded = load_model(&args.model, &compute, &mut |_, _| (), |config, tokenizer| {
         limit = config.context_length;
         LoadOptions {
+            head_tokens: draft_vocabulary(tokenizer, config.vocab_size, args.draft_vocab, &Seen::new()),
             context: Some(positions.min(limit)),
             // A sequence a context and the one that they are forked from.
             kv_positions: Some((args.context.len() + 1) * (positions + 64)),
@@ -166,6 +169,7 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
         threads: compute.pool().threads(),
         isa: compute.isa().name(),
         last_row_only: args.last_row_only,
+        logits: model.info().vocab_size,
         repeat: args.repeat as usize,
         read_gb_s: machine.read / 1e9,
         int8_gmac_s: machine.int8 / 1e9,
@@ -259,16 +263,16 @@ fn pass(model: &mut CpuModel, case: &Case, last_row_only: bool, scores: &mut Sco
 
 impl Report {
     fn text(&self) -> String {
-        let logits = if self.last_row_only {
-            "logits of the last row"
+        let rows = if self.last_row_only {
+            "the last row"
         } else {
-            "logits of all rows"
+            "each row"
         };
         let mut lines = vec![
             self.model.clone(),
             format!(
-                "{} threads, {}, {logits}, medians of {}",
-                self.threads, self.isa, self.repeat
+                "{} threads, {}, {} logits of {rows}, medians of {}",
+                self.threads, self.isa, self.logits, self.repeat
             ),
             format!(
                 "{:.1} MB of weights a pass; this machine reads {:.1} GB/s and does {:.0} G int8 multiply-adds a second: \

@@ -36,6 +36,7 @@ pub struct Report {
 pub struct Question {
     pub id: String,
     pub category: String,
+    pub prompt_tokens: usize,
     pub tokens: usize,
     pub plain_tps: f64,
     pub spec_tps: f64,
@@ -68,6 +69,8 @@ pub struct Seconds {
 struct Output<'a> {
     model: String,
     draft: Option<String>,
+    /// Tokens that the draft model may say.
+    draft_vocab: Option<usize>,
     threads: usize,
     temperature: f32,
     repeat: u32,
@@ -99,7 +102,10 @@ pub fn run(args: &SpeedArgs) -> anyhow::Result<()> {
     let prompts = prompts::read(&args.prompts, args.questions.map_or(usize::MAX, |n| n as usize))?;
     let arms: Vec<Drafting> = args.drafter.iter().map(|name| name.drafting()).collect();
     let mut session = Session::load(&SessionOptions {
-        draft_model: args.draft_model.clone(),
+        draft_model: args.draft.draft_model.clone(),
+        draft_vocab: args.draft.draft_vocab,
+        // Else a run would be faster than the one before it.
+        learn: false,
         threads: Some(args.threads.count()),
         context: args.context.map(|n| n as usize),
         loss_budget: f64::from(args.loss_budget),
@@ -173,7 +179,12 @@ pub fn run(args: &SpeedArgs) -> anyhow::Result<()> {
     if args.json {
         let output = Output {
             model: args.model.display().to_string(),
-            draft: args.draft_model.as_ref().map(|path| path.display().to_string()),
+            draft: args
+                .draft
+                .draft_model
+                .as_ref()
+                .map(|path| path.display().to_string()),
+            draft_vocab: session.draft_vocab(),
             threads: session.compute().pool().threads(),
             temperature: args.temp,
             repeat: args.repeat,
@@ -253,6 +264,7 @@ impl Question {
         Self {
             id: prompt.id.clone(),
             category: prompt.category.clone(),
+            prompt_tokens: stats.prompt_tokens,
             tokens,
             plain_tps: tokens as f64 / seconds(plain),
             spec_tps: tokens as f64 / seconds(drafted),

@@ -24,6 +24,8 @@ fn every_drafter_gives_the_same_tokens() {
             format!("{} --drafter model", draft_args()),
             format!("{} --draft-max 16 --draft-p-min 0.1 --draft-min 2", draft_args()),
             own_draft_args(),
+            format!("{} --draft-fixed 4 --draft-vocab 1", draft_args()),
+            format!("{} --draft-fixed 4 --draft-vocab 262", own_draft_args()),
         ] {
             let drafted = json(&mut run(&format!(
                 "-p the-hen-and-the-hen -n 40 {sampling} {drafting}"
@@ -53,7 +55,7 @@ fn json_has_every_field_always() {
         };
         check(
             &object,
-            "model draft seed sampling threads isa peak_bytes prompt_tokens tokens text finish_reason timings speculation",
+            "model draft draft_vocab seed sampling threads isa peak_bytes prompt_tokens tokens text finish_reason timings speculation",
         );
         check(
             &object["sampling"],
@@ -446,4 +448,46 @@ fn smollm2_answers_the_same_with_drafts() {
         "a repetition is found"
     );
     assert!(!plain["text"].as_str().unwrap().is_empty());
+}
+
+#[test]
+fn a_draft_vocabulary_is_what_requests_held_first() {
+    let cache = Path::new(env!("CARGO_TARGET_TMPDIR")).join("cli-learned");
+    let _ = std::fs::remove_dir_all(&cache);
+    let learned = || {
+        let files = std::fs::read_dir(cache.join("tokens")).into_iter().flatten();
+        files.map(|file| file.unwrap().path()).collect::<Vec<_>>()
+    };
+    let answer = |args: &str| {
+        let mut command = run("-p water-water-water -n 12 --temp 0");
+        json(
+            command
+                .args(args.split_whitespace())
+                .env("FORETOKEN_CACHE", &cache),
+        )
+    };
+    // With its whole vocabulary nothing is learned.
+    for (args, size) in [("--draft-vocab 0", 271), ("--draft-vocab 1000000", 271)] {
+        let object = answer(&format!("{} {args}", draft_args()));
+        assert_eq!(object["draft_vocab"], size);
+        assert_eq!(learned(), Vec::<PathBuf>::new());
+    }
+    assert!(answer("")["draft_vocab"].is_null());
+    // 256 bytes, two ends, and two of the merges.
+    let object = answer(&format!("{} --draft-vocab 260", own_draft_args()));
+    assert_eq!(object["draft_vocab"], 260);
+    let files = learned();
+    assert_eq!(files.len(), 1);
+    let stored: Value = serde_json::from_slice(&std::fs::read(&files[0]).unwrap()).unwrap();
+    let seen = stored["seen"].as_array().unwrap();
+    let tokens: BTreeSet<u64> = seen.iter().map(|entry| entry[0].as_u64().unwrap()).collect();
+    for token in object["tokens"].as_array().unwrap() {
+        assert!(tokens.contains(&token.as_u64().unwrap()), "{token} of {tokens:?}");
+    }
+    assert!(seen.iter().all(|entry| entry[1] == 1));
+    // What makes no sense is not heeded.
+    std::fs::write(&files[0], "nonsense").unwrap();
+    let again = answer(&format!("{} --draft-vocab 260", own_draft_args()));
+    assert_eq!(again["tokens"], object["tokens"]);
+    assert_ne!(std::fs::read(&files[0]).unwrap(), b"nonsense");
 }

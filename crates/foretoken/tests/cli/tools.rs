@@ -64,7 +64,7 @@ fn bench_speed_compares_with_plain_decoding() {
     let ids: Vec<_> = questions.iter().map(|q| q["id"].as_str().unwrap()).collect();
     assert_eq!(ids, ["a", "b"]);
     for question in questions {
-        for field in ["plain_tps", "spec_tps", "ratio", "decode_ratio"] {
+        for field in ["prompt_tokens", "plain_tps", "spec_tps", "ratio", "decode_ratio"] {
             assert!(question[field].as_f64().unwrap() > 0.0, "{field}");
         }
     }
@@ -143,8 +143,7 @@ fn bench_cost_reports_every_pass_beside_its_floor() {
         command
     };
     let report = json(bench("--rows 1,4 --context 0,40").arg("--plot").arg(&plot));
-    let expected =
-        "model threads isa last_row_only repeat read_gb_s int8_gmac_s bytes_per_pass rows crossover_rows";
+    let expected = "model threads isa last_row_only logits repeat read_gb_s int8_gmac_s bytes_per_pass rows crossover_rows";
     assert_eq!(
         keys(&report),
         expected.split_whitespace().map(String::from).collect()
@@ -168,6 +167,9 @@ fn bench_cost_reports_every_pass_beside_its_floor() {
     let multiply_adds = |row: &Value| row["gmac_s"].as_f64().unwrap() * row["median_ms"].as_f64().unwrap();
     assert!(multiply_adds(&last["rows"][0]) < multiply_adds(&rows[1]));
     assert_eq!(last["rows"][0]["ratio"], Value::Null, "nothing to compare with");
+    let part = json(&mut bench("--rows 4 --draft-vocab 260"));
+    assert_eq!((&report["logits"], &part["logits"]), (&271.into(), &260.into()));
+    assert!(multiply_adds(&part["rows"][0]) < multiply_adds(&rows[1]));
     let svg = std::fs::read_to_string(&plot).unwrap();
     assert!(svg.starts_with("<svg") && svg.contains("milliseconds"), "{svg}");
     let (_, table, _) = output(&mut bench("--rows 1,2"));

@@ -64,7 +64,7 @@ fn is_text(kind: Kind) -> bool {
 }
 
 /// `[PAD151665]`, `<pad>`, `<|extra_7|>` and the like, which some files list as ordinary tokens.
-fn is_padding(piece: &str) -> bool {
+pub(super) fn is_padding(piece: &str) -> bool {
     let name: String = piece
         .chars()
         .filter(char::is_ascii_alphanumeric)

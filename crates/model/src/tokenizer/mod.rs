@@ -258,6 +258,22 @@ impl Tokenizer {
         self.fingerprint
     }
 
+    /// A hash of which id is which ordinary token (text or a byte), equal on every machine. Unlike
+    /// [`fingerprint`](Self::fingerprint) it is the same for files that differ in special tokens, padding and how text
+    /// is cut alone: what is known of how often tokens are used holds for all of these.
+    pub fn vocabulary_fingerprint(&self) -> u64 {
+        let ordinary = self.vocab.iter().filter(|(_, piece, kind)| {
+            matches!(kind, Kind::Normal | Kind::Byte) && !draft::is_padding(piece)
+        });
+        let mut hash = Sha256::new();
+        for (token, piece, _) in ordinary {
+            hash.update(token.to_le_bytes());
+            hash.update((piece.len() as u64).to_le_bytes());
+            hash.update(piece);
+        }
+        first_bytes(hash)
+    }
+
     /// `gpt2/qwen2`, `llama`.
     fn kind(&self) -> String {
         match &self.model {
@@ -293,6 +309,10 @@ fn fingerprint(fields: &Fields, vocab: &Vocab, model: &str) -> u64 {
     for merge in fields.merges.unwrap_or_default() {
         part(merge);
     }
+    first_bytes(hash)
+}
+
+fn first_bytes(hash: Sha256) -> u64 {
     let digest = hash.finalize();
     u64::from_le_bytes(std::array::from_fn(|i| digest[i]))
 }

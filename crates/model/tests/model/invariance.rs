@@ -201,6 +201,7 @@ fn random_batches_on_smollm2() {
         &LoadOptions {
             context: None,
             kv_positions: Some(3 * 4096),
+            ..LoadOptions::default()
         },
     );
     random_rounds("SmolLM2", &mut model, &mut reference, 5, 7);
@@ -389,6 +390,7 @@ fn a_failed_pass_changes_nothing() {
     let options = LoadOptions {
         context: Some(context),
         kv_positions: Some(4 * PAGE),
+        ..LoadOptions::default()
     };
     let mut model = load_file(&file.file, 2, &options);
     let text = tokens(&mut Random(8), tiny.vocab_size(), 2 * PAGE);

@@ -225,6 +225,7 @@ fn context_and_cache() {
             &LoadOptions {
                 context,
                 kv_positions,
+                ..LoadOptions::default()
             },
         )
     };

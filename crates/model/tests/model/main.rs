@@ -1,5 +1,6 @@
 //! Tests of the whole model, in one program since each one links for long.
 mod forward;
+mod head;
 mod invariance;
 mod llamacpp;
 mod loading;

@@ -49,6 +49,7 @@ impl TinyFile {
             &LoadOptions {
                 context: Some(4096),
                 kv_positions: Some(3 * 4096),
+                ..LoadOptions::default()
             },
         )
     }

@@ -40,6 +40,7 @@ pub struct ModelDrafter<M> {
     model: M,
     target_vocab_size: usize,
     vocabulary: Option<Vec<Token>>,
+    input_vocab_size: Option<usize>,
     prompt_chunk: usize,
     cancel: Cancel,
     sequences: HashMap<SequenceId, Sequence>,
@@ -71,6 +72,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             model,
             target_vocab_size,
             vocabulary: None,
+            input_vocab_size: None,
             prompt_chunk: PROMPT_CHUNK,
             cancel: Cancel::default(),
             sequences: HashMap::new(),
@@ -81,7 +83,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
     }
 
     /// For a draft model whose head covers a part of the vocabulary: the token of each of its logits,
-    /// ascending. It reads all of the target's tokens.
+    /// ascending. It reads all of the target's tokens, unless [`with_inputs`](Self::with_inputs) says otherwise.
     pub fn with_vocabulary(mut self, vocabulary: Vec<Token>) -> Result<Self, DraftError> {
         let expected = self.model.info().vocab_size;
         if vocabulary.len() != expected {
@@ -110,6 +112,12 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
         Ok(self)
     }
 
+    /// For a draft model that reads another number of tokens than it has logits: the others are shown to it as its token 0.
+    pub fn with_inputs(mut self, vocab_size: usize) -> Self {
+        self.input_vocab_size = Some(vocab_size);
+        self
+    }
+
     /// Most rows of one sequence's prompt in one pass.
     pub fn with_prompt_chunk(mut self, rows: usize) -> Self {
         self.prompt_chunk = rows.max(1);
@@ -128,8 +136,11 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
 
     /// The draft model's id for a token.
     fn input(&self, token: Token) -> Token {
-        let known = self.vocabulary.is_some() || (token as usize) < self.model.info().vocab_size;
-        if known { token } else { 0 }
+        let known = self.input_vocab_size.unwrap_or(match self.vocabulary {
+            Some(_) => self.target_vocab_size,
+            None => self.model.info().vocab_size,
+        });
+        if (token as usize) < known { token } else { 0 }
     }
 
     /// Cuts the cache to what the request's tokens share with it, and finds what is missing.

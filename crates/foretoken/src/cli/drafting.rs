@@ -1,0 +1,92 @@
+//! The arguments about drafts: the draft model, for each command that takes one, the drafter and its bounds.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+use foretoken::{DEFAULT_DRAFT_VOCAB, Drafting};
+
+use super::probability;
+
+/// A draft model and what it may say.
+#[derive(Debug, Args)]
+pub struct DraftModelArgs {
+    /// A smaller model of the same vocabulary that drafts for it
+    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
+    pub draft_model: Option<PathBuf>,
+    /// Let it draft the N most frequent tokens alone, which makes its passes shorter; 0 is its whole vocabulary
+    #[arg(long, value_name = "N", requires = "draft_model", default_value_t = DEFAULT_DRAFT_VOCAB)]
+    pub draft_vocab: usize,
+}
+
+/// Which drafter to use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DrafterName {
+    /// Whatever pays best in each round, plain decoding among it
+    Auto,
+    /// What followed the same words in the prompt, the answer or --draft-corpus
+    #[value(alias = "lookup")]
+    Suffix,
+    /// What the model itself thought before might follow a token
+    Recycling,
+    /// A smaller model of the same vocabulary (-d)
+    Model,
+    /// Plain decoding
+    None,
+}
+
+impl DrafterName {
+    /// As it is written.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Auto => "auto",
+            Self::Suffix => "suffix",
+            Self::Recycling => "recycling",
+            Self::Model => "model",
+            Self::None => "none",
+        }
+    }
+
+    /// What it stands for.
+    pub fn drafting(self) -> Drafting {
+        match self {
+            Self::Auto => Drafting::Auto,
+            Self::Suffix => Drafting::Suffix,
+            Self::Recycling => Drafting::Recycling,
+            Self::Model => Drafting::Model,
+            Self::None => Drafting::None,
+        }
+    }
+}
+
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Speculation")]
+pub struct DraftArgs {
+    /// Where drafts may come from; all but none draft only while that is faster
+    #[arg(long, value_enum, default_value_t = DrafterName::Auto)]
+    pub drafter: DrafterName,
+    /// Draft from this text too, for instance the code that the answer is about (may be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub draft_corpus: Vec<PathBuf>,
+    /// The share of plain decoding's time that drafts may lose
+    #[arg(long, value_name = "P", default_value_t = 0.02, value_parser = probability)]
+    pub loss_budget: f32,
+    /// Most draft tokens of a round [default: 15]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub draft_max: Option<u32>,
+    /// So many draft tokens in every round, whether that pays or not: of the model, if there is one, else of the suffixes
+    #[arg(long, value_name = "N", conflicts_with_all = ["draft_max", "draft_min", "draft_p_min"],
+          value_parser = clap::value_parser!(u32).range(1..=512))]
+    pub draft_fixed: Option<u32>,
+    /// Drop drafts of fewer tokens [default: 0]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(0..=512))]
+    pub draft_min: Option<u32>,
+    /// End a draft before a token of less confidence [default: 0]
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub draft_p_min: Option<f32>,
+    /// Write a line of JSON for each round: what was expected of it, and what it was
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub trace: Option<PathBuf>,
+    /// Measurement only: accept each draft token with this probability. The text is not the model's
+    #[arg(long, value_name = "P", value_parser = probability)]
+    pub force_accept: Option<f32>,
+}

@@ -86,6 +86,36 @@ fn measure<M: TargetModel>(model: &mut M) -> Result<Vec<CostPoint>, ModelError> 
     outcome
 }
 
+/// Seconds of a pass over one row of both models, timed in turn: the medians. Their tables may be of different days, or of a
+/// machine that had other things to do, and it is the ratio of the two that decides about drafts.
+///
+/// # Errors
+/// If a pass fails.
+pub fn one_row_in_turn<M: TargetModel>(models: &mut [&mut M; 2]) -> Result<[f64; 2], ModelError> {
+    const TIMES: usize = 5;
+    let sequences = [models[0].open(), models[1].open()];
+    let mut seconds = [[0.0; TIMES]; 2];
+    let outcome = (|| {
+        let mut scores = Scores::default();
+        // One more, which touches memory that the others find.
+        for time in (0..TIMES).chain(0..TIMES).skip(TIMES - 1) {
+            for ((model, sequence), seconds) in models.iter_mut().zip(sequences).zip(&mut seconds) {
+                model.reserve(sequence, 1)?;
+                seconds[time] = pass_seconds(*model, sequence, 1, false, &mut scores)?;
+            }
+        }
+        Ok::<_, ModelError>(())
+    })();
+    for (model, sequence) in models.iter_mut().zip(sequences) {
+        model.release(sequence);
+    }
+    outcome?;
+    Ok(seconds.map(|mut times| {
+        times.sort_by(f64::total_cmp);
+        times[TIMES / 2]
+    }))
+}
+
 /// Seconds of one pass over `rows` rows that follow what the sequence holds, with logits for all of them or the last one;
 /// the sequence stays as it was. Room must be reserved.
 ///

@@ -11,7 +11,7 @@ use foretoken_spec::{
     Cancel, CostModel, DraftError, DraftTimes, Drafter, Request, SequenceId, TargetModel, Token,
 };
 
-use crate::costs::pass_costs;
+use crate::costs::{one_row_in_turn, pass_costs};
 use crate::session::{LoadedModel, SessionError, SessionOptions, load_model};
 use crate::vocabulary::{Learned, draft_vocabulary};
 
@@ -86,6 +86,27 @@ impl DraftModel {
             vocab_size,
             learned,
         })
+    }
+
+    /// Brings the costs of both models to what the machine does now.
+    ///
+    /// # Errors
+    /// If a pass fails.
+    pub fn compare(
+        &mut self,
+        path: &Path,
+        target: &mut CpuModel,
+        target_cost: &mut CostModel,
+    ) -> Result<(), SessionError> {
+        let mut drafter = self.drafter.get();
+        let [target, draft] =
+            one_row_in_turn(&mut [target, drafter.model_mut()]).map_err(|source| SessionError::Costs {
+                path: path.to_owned(),
+                source,
+            })?;
+        target_cost.set_one_row(target);
+        self.cost.set_one_row(draft);
+        Ok(())
     }
 
     /// Counts the tokens of a request and its answer, for the draft vocabulary of the next start.

@@ -358,21 +358,32 @@ impl Session {
             let model = draft.map(|draft| Box::new(draft.drafter.clone()) as Box<dyn Drafter>);
             return Ok(model.or_else(|| free.into_iter().next()));
         }
-        let model = draft.map(|draft| CostlyDrafter {
-            drafter: Box::new(draft.drafter.clone()),
-            cost: draft.cost.clone(),
-        });
-        let cost = match &self.cost {
-            Some(cost) => cost.clone(),
-            None => {
-                let cost = costs(&self.path, &self.compute, self.engine.model_mut())?;
-                self.cost.insert(cost).clone()
-            }
-        };
+        let with_model = draft.is_some();
+        let cost = self.measured_cost()?;
+        let model = self
+            .draft
+            .as_ref()
+            .filter(|_| with_model)
+            .map(|draft| CostlyDrafter {
+                drafter: Box::new(draft.drafter.clone()),
+                cost: draft.cost.clone(),
+            });
         let params = ControllerParams {
             loss_budget: self.loss_budget,
         };
         Ok(Some(Box::new(ControlledDrafter::new(params, free, model, cost))))
+    }
+
+    /// What the target's passes cost: measured when it is first asked for.
+    fn measured_cost(&mut self) -> Result<CostModel, SessionError> {
+        if let Some(cost) = &self.cost {
+            return Ok(cost.clone());
+        }
+        let mut cost = costs(&self.path, &self.compute, self.engine.model_mut())?;
+        if let Some(draft) = &mut self.draft {
+            draft.compare(&self.path, self.engine.model_mut(), &mut cost)?;
+        }
+        Ok(self.cost.insert(cost).clone())
     }
 
     /// What the draft model's passes cost, as measured at start; `None` if there is none.

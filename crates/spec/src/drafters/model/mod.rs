@@ -134,6 +134,11 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
         &self.model
     }
 
+    /// The draft model, to measure it; its sequences are the drafter's.
+    pub fn model_mut(&mut self) -> &mut M {
+        &mut self.model
+    }
+
     /// The draft model's id for a token.
     fn input(&self, token: Token) -> Token {
         let known = self.input_vocab_size.unwrap_or(match self.vocabulary {

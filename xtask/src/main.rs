@@ -51,15 +51,8 @@ enum Task {
         #[arg(long, conflicts_with_all = ["names", "all"])]
         list: bool,
     },
-    /// Measure foretoken beside llama.cpp (from the Python package index) and write the table in docs/performance.md
-    Peers {
-        /// Rounds; each takes about two minutes
-        #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
-        rounds: u32,
-        /// Threads of both
-        #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
-        threads: u32,
-    },
+    /// Measure foretoken beside llama.cpp (from the Python package index) and write the tables in docs/performance.md
+    Peers(peers::Args),
     /// Count the instructions of each kernel with valgrind and compare with crates/kernels/instructions.txt
     Instructions {
         /// Write them down instead
@@ -92,7 +85,7 @@ fn main() -> ExitCode {
         Task::Models { all: true, .. } => models::fetch(models::MODELS),
         Task::Models { names, .. } if names.is_empty() => models::fetch([&models::SMOLLM2]),
         Task::Models { names, .. } => models::fetch(names.iter().flat_map(|name| name.models())),
-        Task::Peers { rounds, threads } => peers::run(rounds, threads),
+        Task::Peers(args) => peers::run(&args),
         Task::Instructions { write } => instructions::run(write),
         Task::Ranking { model, out, texts } => ranking::run(&model, &out, &texts),
         Task::Test { quick } => test::run(quick),

@@ -1,6 +1,6 @@
 """One round of llama.cpp's measurements, through the Python package xllamacpp.
 
-usage: peers.py MODEL THREADS ROWS REPEAT TOKENS PROMPT_FILE
+usage: passes.py MODEL THREADS ROWS REPEAT TOKENS PROMPT_FILE
 ROWS is a list of numbers with commas between them. Prints one JSON object: the version, the median milliseconds of a
 prompt of n tokens for each n (logits of the last one alone), and the tokens per second of a greedy answer.
 """

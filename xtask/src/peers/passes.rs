@@ -1,23 +1,19 @@
-//! `cargo xtask peers`: foretoken beside llama.cpp on the same models, in turn, and the table of it in
-//! docs/performance.md.
+//! What a pass over n rows costs, foretoken beside llama.cpp.
 //!
 //! A round is one process of each, so that neither disturbs the other; the drift of a shared machine hits both.
 //! A ratio is the median of the rounds' ratios.
+use super::{Peer, commit, json, machine, median, number, today};
 use crate::models::Model;
 use crate::{command, models};
 use anyhow::{Context, Result};
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The Python package that carries llama.cpp.
-const PEER: &str = "xllamacpp==2026.10.11549";
-const SCRIPT: &str = include_str!("peers.py");
-const BEGIN: &str = "<!-- begin: written by `cargo xtask peers` -->\n";
-const END: &str = "<!-- end -->\n";
+const SCRIPT: &str = include_str!("passes.py");
+pub(super) const BEGIN: &str = "<!-- begin: written by `cargo xtask peers` -->\n";
 
 /// Numbers of rows that both are timed with; the last is a prompt.
 const ROWS: [u64; 7] = [1, 2, 3, 4, 8, 16, 128];
@@ -27,20 +23,34 @@ const TOKENS: &str = "96";
 const PROMPT: &str =
     "The lighthouse keeper wakes before dawn. She climbs the ninety-two steps to the lamp room and";
 
+#[derive(clap::Args)]
+pub(super) struct Args {
+    /// Rounds; each takes about two minutes
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..))]
+    rounds: u32,
+    /// Threads of both
+    #[arg(long, default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..))]
+    threads: u32,
+}
+
 /// Measures the models and writes the table.
-pub fn run(rounds: u32, threads: u32) -> Result<()> {
+pub(super) fn run(args: &Args) -> Result<()> {
+    let &Args { rounds, threads } = args;
     let subjects = [&models::QWEN_1_5B, &models::QWEN_0_5B, &models::SMOLLM2];
     let dir = models::ensure(subjects)?;
-    eprintln!("building foretoken (release)");
-    command::run(command::cargo("build").args(["--release", "--package", "foretoken"]))?;
+    super::build()?;
     let peer = Peer::install()?;
+    let files = Files {
+        script: peer.place("passes.py", SCRIPT)?,
+        prompt: peer.place("prompt.txt", PROMPT)?,
+    };
     let mut text = String::new();
     let mut version = String::new();
     for model in subjects {
         let mut taken = Vec::new();
         for round in 1..=rounds {
             eprintln!("{}: round {round} of {rounds}", model.title);
-            taken.push(Round::take(&model.path(&dir), threads, &peer)?);
+            taken.push(Round::take(&model.path(&dir), threads, &peer, &files)?);
         }
         version.clone_from(&taken[0].peer_version);
         table(&mut text, model, &taken);
@@ -50,46 +60,18 @@ pub fn run(rounds: u32, threads: u32) -> Result<()> {
          {rounds} rounds, each one process of both.\n",
         machine(),
         env!("CARGO_PKG_VERSION"),
-        output("git", &["rev-parse", "--short", "HEAD"]),
-        output("date", &["-u", "+%-d %B %Y"]),
+        commit(),
+        today(),
     );
-    let path = command::root().join("docs/performance.md");
-    let document = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-    fs::write(&path, replaced(&document, &format!("{head}{text}"))?)
-        .with_context(|| path.display().to_string())?;
+    super::write_section(BEGIN, &format!("{head}{text}"))?;
     println!("{head}{text}");
     Ok(())
 }
 
-/// llama.cpp, installed apart.
-struct Peer {
-    python: PathBuf,
+/// What llama.cpp is given to read.
+struct Files {
     script: PathBuf,
     prompt: PathBuf,
-}
-
-impl Peer {
-    fn install() -> Result<Self> {
-        let dir = command::root().join("target/peers");
-        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        let place = |name: &str, text: &str| -> Result<PathBuf> {
-            let path = dir.join(name);
-            fs::write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
-            Ok(path)
-        };
-        let environment = dir.join("python");
-        let python = environment.join("bin/python");
-        if !python.exists() {
-            eprintln!("installing {PEER}");
-            command::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-        }
-        command::capture(Command::new(&python).args(["-m", "pip", "install", "--quiet", "numpy", PEER]))?;
-        Ok(Self {
-            python,
-            script: place("peers.py", SCRIPT)?,
-            prompt: place("prompt.txt", PROMPT)?,
-        })
-    }
 }
 
 /// What one round found, in milliseconds and tokens per second.
@@ -105,7 +87,7 @@ struct Round {
 }
 
 impl Round {
-    fn take(model: &Path, threads: u32, peer: &Peer) -> Result<Self> {
+    fn take(model: &Path, threads: u32, peer: &Peer, files: &Files) -> Result<Self> {
         let (threads, rows) = (threads.to_string(), ROWS.map(|n| n.to_string()).join(","));
         let cost = |extra: &[&str]| -> Result<Value> {
             let mut ours = Command::new(command::foretoken()?);
@@ -130,13 +112,13 @@ impl Round {
             &threads,
             "-m",
         ]);
-        let ours = json(run.arg(model).arg("-f").arg(&peer.prompt))?;
+        let ours = json(run.arg(model).arg("-f").arg(&files.prompt))?;
         let mut theirs = Command::new(&peer.python);
         theirs
-            .arg(&peer.script)
+            .arg(&files.script)
             .arg(model)
             .args([&threads, &rows, "3", TOKENS])
-            .arg(&peer.prompt);
+            .arg(&files.prompt);
         let theirs = json(theirs.stderr(Stdio::null()))?;
 
         let point = |report: &Value, n: u64, field: &str| -> Result<f64> {
@@ -161,24 +143,6 @@ impl Round {
             int8_gmac_s: number(&all, "int8_gmac_s")?,
         })
     }
-}
-
-fn json(command: &mut Command) -> Result<Value> {
-    let printed = command::capture(command)?;
-    serde_json::from_slice(&printed).context("the program printed no JSON")
-}
-
-fn number(value: &Value, field: &str) -> Result<f64> {
-    value[field]
-        .as_f64()
-        .with_context(|| format!("no number {field:?} in the report"))
-}
-
-/// The middle one: of an even number, the lower.
-fn median(values: impl Iterator<Item = f64>) -> f64 {
-    let mut values: Vec<f64> = values.collect();
-    values.sort_unstable_by(f64::total_cmp);
-    values[(values.len() - 1) / 2]
 }
 
 fn table(out: &mut String, model: &Model, rounds: &[Round]) {
@@ -236,46 +200,9 @@ fn table(out: &mut String, model: &Model, rounds: &[Round]) {
     }
 }
 
-/// The document with what stands between the marks replaced.
-fn replaced(document: &str, text: &str) -> Result<String> {
-    let (before, rest) = document
-        .split_once(BEGIN)
-        .context("docs/performance.md has lost its first mark")?;
-    let (_, after) = rest
-        .split_once(END)
-        .context("docs/performance.md has lost its last mark")?;
-    Ok(format!("{before}{BEGIN}{text}{END}{after}"))
-}
-
-/// The processor's name, where the system tells it.
-fn machine() -> String {
-    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-    let name = info
-        .lines()
-        .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.to_owned())
-}
-
-fn output(program: &str, args: &[&str]) -> String {
-    let printed = command::capture(Command::new(program).args(args).current_dir(command::root()));
-    printed.map_or_else(
-        |_| "?".to_owned(),
-        |text| String::from_utf8_lossy(&text).trim().to_owned(),
-    )
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn only_what_stands_between_the_marks_is_replaced() {
-        let document = format!("before\n{BEGIN}old\n{END}after\n");
-        let new = replaced(&document, "new\n").unwrap();
-        assert_eq!(new, format!("before\n{BEGIN}new\n{END}after\n"));
-        assert_eq!(replaced(&new, "old\n").unwrap(), document);
-        assert!(replaced("no marks", "new").is_err());
-    }
 
     #[test]
     fn ratios_are_medians_of_rounds() {

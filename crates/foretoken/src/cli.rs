@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
-use foretoken::{DEFAULT_DRAFT_VOCAB, DraftPolicy, Drafting, SamplerParams, Token};
+use foretoken::{DraftPolicy, Drafting, SamplerParams, Token};
 
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
 
@@ -169,7 +169,7 @@ pub struct CostArgs {
           value_parser = clap::value_parser!(u32).range(0..=1 << 20))]
     pub context: Vec<u32>,
     /// Give logits to the N most frequent tokens alone, as a draft model may do; 0 is the whole vocabulary
-    #[arg(long, value_name = "N", default_value_t = DEFAULT_DRAFT_VOCAB)]
+    #[arg(long, value_name = "N", default_value_t = 0)]
     pub draft_vocab: usize,
     /// Compute logits for the last row alone, as for a prompt; verification needs them for all
     #[arg(long)]

@@ -19,7 +19,7 @@ pub use learned::Seen;
 pub use ranking::{Ranking, RankingError};
 
 /// The size of a draft vocabulary where none is asked for; 0 is the whole vocabulary.
-pub const DEFAULT_DRAFT_VOCAB: usize = 0;
+pub const DEFAULT_DRAFT_VOCAB: usize = 49_152;
 
 /// Requests that the first token of a ranking counts as; by Zipf's law the one at rank r counts as an r-th of them. What
 /// one request held so stands before what has rank 10,000.

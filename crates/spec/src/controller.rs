@@ -37,8 +37,12 @@ const LEAST_PROBABILITY: f32 = 0.01;
 const REFRESH: usize = 64;
 /// What another way of drafting must promise to be taken, relative to the best other.
 const MARGIN: f64 = 1.02;
+/// Draft tokens that must have come true, or not, before a text is trusted more, or less, than others.
+const TRUST: f64 = 6.0;
 /// An answer is expected to go on for as many tokens as it has, and for so many at least, if its limit allows.
-const EXPECTED: usize = 128;
+const EXPECTED: usize = 32;
+/// A draft model begins when the answer has so many tokens: shorter ones do not repay its reading.
+const START: usize = 12;
 
 /// Settings of a [`ControlledDrafter`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -123,6 +127,14 @@ pub struct ControlledDrafter {
     round: Round,
 }
 
+/// A way to go on with a round.
+struct Best {
+    nodes: usize,
+    /// Tokens that it gains, by the lower bounds of their probabilities, and tokens a second.
+    tokens: f64,
+    rate: f64,
+}
+
 /// The round that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
@@ -144,12 +156,22 @@ struct Account {
     model: Worth,
     /// Tokens that rounds gained.
     generated: usize,
+    /// Draft tokens that were expected to come true, before they were trusted more or less, and that did.
+    foreseen: f64,
+    accepted: f64,
     /// Seconds that plain decoding would have taken for the tokens so far.
     plain: f64,
     /// Seconds that they took.
     spent: f64,
     tree: TokenTree,
     forecast: Forecast,
+}
+
+impl Account {
+    /// How many draft tokens of this text come true for each that all experience promises.
+    fn trust(&self) -> f32 {
+        ((TRUST + self.accepted) / (TRUST + self.foreseen)).clamp(0.5, 1.25) as f32
+    }
 }
 
 impl ControlledDrafter {
@@ -177,85 +199,100 @@ impl ControlledDrafter {
         &self.target
     }
 
-    /// The reason to leave a sequence without a draft, before one is made.
-    fn refusal(&self, sequence: SequenceId) -> Option<PlainReason> {
+    /// Seconds that a sequence may lose yet: the share of plain decoding's time, and a round.
+    fn headroom(&self, sequence: SequenceId, context: usize) -> f64 {
         let account = &self.accounts[&sequence];
-        if account.spent - account.plain > self.params.loss_budget * account.plain {
-            Some(PlainReason::LossBudget)
-        } else if self.since_plain >= REFRESH {
-            Some(PlainReason::Refresh)
-        } else {
-            None
-        }
+        let lost = account.spent - account.plain;
+        self.params.loss_budget * account.plain + self.target.seconds(1, context) - lost
     }
 
     /// Chances of a tree's nodes to be accepted, from the root on.
     fn paths(&self, sequence: SequenceId, tree: &TokenTree) -> Vec<Chance> {
-        let own = &self.accounts[&sequence].calibration;
+        let account = &self.accounts[&sequence];
+        let own = &account.calibration;
+        let root = account.trust();
+        let root = Chance {
+            mean: root,
+            lower: root,
+        };
         let mut depths: Vec<usize> = Vec::with_capacity(tree.len());
         let mut paths: Vec<Chance> = Vec::with_capacity(tree.len());
         for node in tree.nodes() {
             let (depth, before) = match node.parent {
                 Some(parent) => (depths[parent as usize] + 1, paths[parent as usize]),
-                None => (
-                    1,
-                    Chance {
-                        mean: 1.0,
-                        lower: 1.0,
-                    },
-                ),
+                None => (1, root),
             };
             let chance = self.calibration.chance(own, node, depth);
             depths.push(depth);
             paths.push(Chance {
-                mean: before.mean * chance.mean,
-                lower: before.lower * chance.lower,
+                mean: (before.mean * chance.mean).min(1.0),
+                lower: (before.lower * chance.lower).min(1.0),
             });
         }
         paths
     }
 
-    /// The best number of nodes of all trees together, their paths given in descending order, and the rate with it.
+    /// The best number of nodes of all trees together, their paths given in descending order, of those that lose no more
+    /// than `headroom` seconds if no node comes true.
     fn best(
         &self,
         sequences: usize,
         context: usize,
         drafting: f64,
+        headroom: f64,
         paths: impl Iterator<Item = f32>,
-    ) -> (usize, f64) {
-        let rate =
-            |nodes: usize, tokens: f64| tokens / (drafting + self.target.seconds(sequences + nodes, context));
+    ) -> Best {
+        let seconds = |nodes: usize| self.target.seconds(sequences + nodes, context);
+        let plain = seconds(0);
         let mut tokens = sequences as f64;
-        let mut best = (0, rate(0, tokens));
+        let mut best = Best {
+            nodes: 0,
+            tokens,
+            rate: tokens / (drafting + plain),
+        };
         for (at, path) in paths.enumerate() {
+            let seconds = seconds(at + 1);
+            if seconds - plain > headroom {
+                break;
+            }
             tokens += f64::from(path);
-            let rate = rate(at + 1, tokens);
-            if rate > best.1 {
-                best = (at + 1, rate);
+            let rate = tokens / (drafting + seconds);
+            if rate > best.rate {
+                best = Best {
+                    nodes: at + 1,
+                    tokens,
+                    rate,
+                };
             }
         }
         best
     }
 
     /// How far the draft model should go for a request, if its rate is the best.
-    fn model_budget(&self, request: &Request<'_>) -> Option<Budget> {
+    fn model_budget(&mut self, request: &Request<'_>) -> Option<Budget> {
         let model = self.model.as_ref()?;
         let account = &self.accounts[&request.sequence];
+        if account.generated < START {
+            return None;
+        }
         let context = request.tokens.len();
         let paths = self.paths(request.sequence, request.tree);
         let mut lower: Vec<f32> = paths.iter().map(|path| path.lower).collect();
         lower.sort_by(|a, b| b.total_cmp(a));
-        let (_, free_rate) = self.best(1, context, 0.0, lower.into_iter());
+        let headroom = self.headroom(request.sequence, context);
+        let free = self.best(1, context, 0.0, headroom, lower.into_iter());
         let expected = expected(account, request);
-        let row = self.target.seconds(1, context);
-        let plain = account.plain + expected * row;
+        let still = self.params.loss_budget * expected * self.target.seconds(1, context);
         let prospect = Prospect {
             target: &self.target,
-            free_rate,
+            free_tokens: free.tokens,
+            free_rate: free.rate,
             expected,
-            allowance: self.params.loss_budget * plain + row - (account.spent - account.plain).max(0.0),
+            allowance: headroom + still,
+            headroom,
         };
-        model.budget(&account.model, request, &prospect)
+        let account = self.accounts.get_mut(&request.sequence).expect("begun");
+        model.budget(&mut account.model, request, &prospect)
     }
 
     /// Asks the draft model for those whom it serves best.
@@ -317,7 +354,15 @@ impl ControlledDrafter {
             .iter()
             .map(|&(lower, ..)| lower)
             .take(MOST_NODES * sequences);
-        let (count, _) = self.best(sequences, context, draft_seconds, lower);
+        // All wait for the drafts of each.
+        let headroom = requests.iter().map(|r| self.headroom(r.sequence, r.tokens.len()));
+        let headroom = headroom.fold(f64::INFINITY, f64::min) - draft_seconds;
+        let best = |headroom| {
+            self.best(sequences, context, draft_seconds, headroom, lower.clone())
+                .nodes
+        };
+        let count = best(headroom);
+        let refused = count == 0 && best(f64::INFINITY) > 0;
         let mut kept: Vec<Vec<bool>> = paths.iter().map(|paths| vec![false; paths.len()]).collect();
         for &(_, tree, node) in &order[..count] {
             kept[tree][node] = true;
@@ -337,6 +382,7 @@ impl ControlledDrafter {
             let plain = match (account.forecast.plain, request.tree.is_empty()) {
                 (Some(refused), _) => Some(refused),
                 (None, false) => None,
+                (None, true) if proposed && refused => Some(PlainReason::LossBudget),
                 (None, true) if proposed => Some(PlainReason::NotWorthIt),
                 (None, true) => Some(PlainReason::NothingProposed),
             };
@@ -380,11 +426,7 @@ impl Drafter for ControlledDrafter {
         if let Some(model) = &mut self.model {
             model.costly.drafter.begin(sequence, prompt)?;
         }
-        let account = Account {
-            model: self.model.as_ref().map_or_else(Worth::default, DraftModel::worth),
-            ..Account::default()
-        };
-        self.accounts.insert(sequence, account);
+        self.accounts.insert(sequence, Account::default());
         Ok(())
     }
 
@@ -396,26 +438,20 @@ impl Drafter for ControlledDrafter {
             context: requests.iter().map(|r| r.tokens.len()).sum::<usize>() / requests.len().max(1),
             ..Round::default()
         };
-        // Those who may draft come first; their trees are where they were.
-        let mut count = 0;
-        for at in 0..requests.len() {
-            let request = &mut requests[at];
-            let refusal = self.refusal(request.sequence);
+        let refresh = self.since_plain >= REFRESH;
+        for request in requests.iter_mut() {
             let account = self.accounts.get_mut(&request.sequence).expect("begun");
-            account.forecast.plain = refusal;
-            if refusal.is_none() {
-                request.budget.max_nodes = request.budget.max_nodes.min(MOST_NODES);
-                request.budget.min_path_probability =
-                    request.budget.min_path_probability.max(LEAST_PROBABILITY);
-                requests.swap(at, count);
-                count += 1;
+            account.forecast.plain = refresh.then_some(PlainReason::Refresh);
+            request.budget.max_nodes = request.budget.max_nodes.min(MOST_NODES);
+            request.budget.min_path_probability = request.budget.min_path_probability.max(LEAST_PROBABILITY);
+        }
+        if !refresh {
+            for drafter in &mut self.free {
+                drafter.draft(requests)?;
             }
+            self.round.draft_seconds = start.elapsed().as_secs_f64();
+            self.ask_model(requests)?;
         }
-        for drafter in self.free.iter_mut().filter(|_| count > 0) {
-            drafter.draft(&mut requests[..count])?;
-        }
-        self.round.draft_seconds = start.elapsed().as_secs_f64();
-        self.ask_model(&mut requests[..count])?;
         self.prune(requests);
         Ok(())
     }
@@ -480,9 +516,13 @@ impl Drafter for ControlledDrafter {
         self.calibration.observe(&tree, &committed.accepted);
         account.calibration.observe(&tree, &committed.accepted);
         if let Some(model) = &mut self.model {
-            model.observe(&mut account.model, &tree, &committed.accepted);
+            let row = self.target.seconds(1, context);
+            let cost = (draft_seconds + pass_seconds) / row;
+            model.observe(&mut account.model, committed.tokens.len(), cost);
         }
         account.generated += committed.tokens.len();
+        account.foreseen += (account.forecast.tokens - 1.0) / f64::from(account.trust());
+        account.accepted += committed.accepted.len() as f64;
         let spent = draft_seconds + pass_seconds + account.model.repay(committed.tokens.len());
         account.spent += spent;
         account.plain += if tree.is_empty() && committed.tokens.len() == 1 && draft_seconds < 0.01 * spent {

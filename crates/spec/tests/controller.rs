@@ -33,12 +33,14 @@ impl Drafter for Chain {
         }
         for request in requests {
             let mut parent = None;
-            let most = request
-                .budget
-                .max_nodes
-                .min(request.budget.max_depth)
-                .min(self.length);
+            let budget = request.budget;
+            let most = budget.max_nodes.min(budget.max_depth).min(self.length);
+            let mut path = 1.0;
             for token in 0..most {
+                path *= self.confidence;
+                if path < budget.min_path_probability {
+                    break;
+                }
                 parent = Some(request.tree.push(Node {
                     token: 100 + token as Token,
                     parent,
@@ -464,6 +466,8 @@ fn a_draft_model_that_fails_is_left_out_and_the_rest_goes_on() {
         cost: table(|_| 0.001),
     };
     let mut controller = self::controller(Vec::new(), Some(cancelled), table(flat));
+    // It is not asked before the answer has some tokens.
+    run(&mut controller, 12, |_| false, |rows, _| flat(rows));
     let mut tree = TokenTree::default();
     let sampler = Sampler::new(SamplerParams::default(), 0, &[1]).snapshot();
     let drafted = controller.draft(&mut [Request {

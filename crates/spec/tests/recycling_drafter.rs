@@ -82,14 +82,14 @@ fn rows_of_accepted_and_rejected_tokens_are_strung_together() {
     let tree = draft(&mut drafter, &[4, 1, 2, 5, 1], 4);
     assert_eq!(
         said(&tree),
-        [(None, 2, 0), (Some(0), 5, 0), (None, 3, 1), (Some(2), 4, 0)]
+        [(None, 2, 0), (None, 3, 1), (Some(0), 5, 0), (Some(1), 4, 0)]
     );
     let confidence: Vec<f32> = tree.nodes().iter().map(|n| n.confidence).collect();
     assert!(
-        (confidence[0] - 0.5 / (1.0 + (-2.0f32).exp())).abs() < 1e-6,
+        (confidence[0] - 0.25 / (1.0 + (-2.0f32).exp())).abs() < 1e-6,
         "{confidence:?}"
     );
-    assert_eq!(confidence[3], 0.5);
+    assert_eq!(confidence[3], 0.25);
     // A later row of the same token replaces the earlier one: the root is now the last token committed, 5.
     drafter.observe(
         SEQUENCE,

@@ -1,60 +1,82 @@
 //! What a draft model is worth to a sequence: how far it should go, and how much of the text it may read for that.
 
 use crate::drafter::DraftTimes;
-use crate::{Budget, CostModel, DraftError, NodeId, Request, Source, TokenTree};
+use crate::{Budget, CostModel, DraftError, Request};
 
 use super::{CostlyDrafter, MARGIN, MOST_NODES};
 
 /// What is expected of a draft model's tokens before any was seen.
-const ACCEPTANCE: f32 = 0.75;
+const ACCEPTANCE: f64 = 0.7;
+/// Tokens by which its drafts are expected to exceed those that cost nothing, likewise.
+const ADVANTAGE: f64 = 0.4;
+/// How many rounds these expectations count for, and the most that those of other sequences do.
+const PRIOR: f64 = 3.0;
+const OTHERS: f64 = 6.0;
+/// What remains of a round after the next one of its class.
+const DECAY: f64 = 0.95;
+/// What remains of what was seen after a round in which the model was not asked, so that it gets another chance; and after a
+/// whole sequence without it.
+const FORGET: f64 = 0.995;
+const FORGET_SEQUENCE: f64 = 0.9;
 /// Rows of a pass of the draft model, that is, ends of a tree that it evaluates together.
 const FRONTIER: usize = 2;
 /// A window of fewer tokens tells a draft model too little.
 const LEAST_WINDOW: usize = 32;
-/// What is forgotten in a round without the model's drafts, so that it gets another chance.
-const FORGET: f32 = 0.01;
-/// What is forgotten over a whole sequence without them.
-const FORGET_SEQUENCE: f32 = 0.1;
+/// Rounds are alike that are expected to gain so many tokens, at most, without the model.
+const CLASSES: [f64; 4] = [1.2, 1.6, 2.2, 3.2];
 
-/// The share of places at each depth where one of the model's tokens came true.
-#[derive(Clone, Debug)]
-struct Depths([f32; MOST_NODES]);
+/// What rounds with the model's drafts gained and cost, of one class: discounted sums.
+#[derive(Clone, Copy, Debug, Default)]
+struct Rounds {
+    count: f64,
+    tokens: f64,
+    /// In passes over one row.
+    cost: f64,
+}
 
-impl Default for Depths {
-    fn default() -> Self {
-        Self([ACCEPTANCE; MOST_NODES])
+impl Rounds {
+    fn add(&mut self, tokens: f64, cost: f64) {
+        self.scale(DECAY);
+        self.count += 1.0;
+        self.tokens += tokens;
+        self.cost += cost;
+    }
+
+    fn scale(&mut self, by: f64) {
+        self.count *= by;
+        self.tokens *= by;
+        self.cost *= by;
+    }
+
+    fn plus(self, other: Self, most: f64) -> Self {
+        let share = (most / other.count.max(1e-9)).min(1.0);
+        Self {
+            count: self.count + share * other.count,
+            tokens: self.tokens + share * other.tokens,
+            cost: self.cost + share * other.cost,
+        }
     }
 }
 
-impl Depths {
-    fn observe(&mut self, depth: usize, accepted: bool) {
-        /// How fast old rounds are forgotten.
-        const GAIN: f32 = 0.08;
-        // What happens at one depth says something of the others too.
-        for (at, share) in self.0.iter_mut().enumerate() {
-            let gain = if at + 1 == depth { GAIN } else { GAIN / 4.0 };
-            *share += gain * (f32::from(u8::from(accepted)) - *share);
-        }
-    }
+type Seen = [Rounds; CLASSES.len() + 1];
 
-    fn forget(&mut self, share: f32) {
-        for at in &mut self.0 {
-            *at += share * (ACCEPTANCE - *at);
-        }
-    }
+fn class(free_tokens: f64) -> usize {
+    CLASSES.partition_point(|&most| most < free_tokens)
 }
 
 /// A draft model, and what it was worth to all sequences so far.
 pub(super) struct DraftModel {
     pub costly: CostlyDrafter,
-    depths: Depths,
+    seen: Seen,
 }
 
 /// What it is worth to one sequence.
 #[derive(Debug, Default)]
 pub(super) struct Worth {
-    depths: Depths,
-    observed: bool,
+    seen: Seen,
+    /// The class of the round for which it was asked.
+    asked: Option<usize>,
+    ever_asked: bool,
     /// Tokens that it has read.
     read: usize,
     /// Seconds of reading that its drafts have yet to repay, and how many of them each token does.
@@ -67,38 +89,44 @@ pub(super) struct Worth {
 /// What is known when it is to be decided.
 pub(super) struct Prospect<'a> {
     pub target: &'a CostModel,
-    /// The best rate without the model, in tokens a second.
+    /// The best that can be had without the model: tokens of a round, and tokens a second.
+    pub free_tokens: f64,
     pub free_rate: f64,
     /// Tokens that are still expected.
     pub expected: f64,
-    /// Seconds that reading may take.
+    /// Seconds that reading may take, and seconds that a round may lose.
     pub allowance: f64,
+    pub headroom: f64,
 }
 
 impl DraftModel {
     pub fn new(costly: CostlyDrafter) -> Self {
         Self {
             costly,
-            depths: Depths::default(),
-        }
-    }
-
-    /// A new sequence.
-    pub fn worth(&self) -> Worth {
-        Worth {
-            depths: self.depths.clone(),
-            ..Worth::default()
+            seen: Seen::default(),
         }
     }
 
     /// How far the model should go for a request, if its rate is the best.
-    pub fn budget(&self, worth: &Worth, request: &Request<'_>, prospect: &Prospect<'_>) -> Option<Budget> {
+    pub fn budget(
+        &self,
+        worth: &mut Worth,
+        request: &Request<'_>,
+        prospect: &Prospect<'_>,
+    ) -> Option<Budget> {
+        worth.asked = None;
         if worth.off.is_some() {
             return None;
         }
-        let cost = &self.costly.cost;
+        let (cost, target) = (&self.costly.cost, prospect.target);
         let context = request.tokens.len();
-        let step = cost.seconds(FRONTIER, context);
+        let (step, row) = (cost.seconds(FRONTIER, context), target.seconds(1, context));
+        let most = request.budget.max_depth.min(request.budget.max_nodes);
+        let depths = (1..=most).take_while(|&depth| {
+            depth as f64 * step + target.seconds(1 + depth, context) - row <= prospect.headroom
+        });
+        let max_depth = depths.last()?;
+
         let behind = context.saturating_sub(worth.read).max(1);
         let reading = |tokens: usize| cost.seconds(tokens, 0) - cost.seconds(1, 0);
         let mut window = behind;
@@ -108,23 +136,20 @@ impl DraftModel {
         if window < behind.min(LEAST_WINDOW) {
             return None;
         }
-        let reading = reading(window) / prospect.expected;
-        let most = request.budget.max_depth.min(request.budget.max_nodes);
-        let (mut tokens, mut path, mut best) = (1.0, 1.0, (0, 0.0));
-        for (depth, share) in (1..=most).zip(worth.depths.0) {
-            path *= f64::from(share);
-            tokens += path;
-            let rounds = depth as f64 * step + prospect.target.seconds(1 + depth, context);
-            // What is read now serves all tokens that are still to come.
-            let rate = tokens / (rounds + reading * tokens);
-            if rate > best.1 {
-                best = (depth, rate);
-            }
+
+        let class = class(prospect.free_tokens);
+        let expected = worth.seen[class]
+            .plus(self.seen[class], OTHERS)
+            .plus(self.prior(prospect, step, context, max_depth), PRIOR);
+        // What is read now serves all tokens that are still to come.
+        let per_token = expected.cost * row / expected.tokens + reading(window) / prospect.expected;
+        let rate = per_token.recip();
+        if rate <= MARGIN * prospect.free_rate {
+            return None;
         }
-        let (depth, rate) = best;
-        (depth > 0 && rate > MARGIN * prospect.free_rate).then_some(Budget {
-            // The expected depth is a mean: where the model is sure of itself it may go further.
-            max_depth: most.min(2 * depth),
+        worth.asked = Some(class);
+        Some(Budget {
+            max_depth,
             max_nodes: MOST_NODES.min(request.budget.max_nodes),
             max_read: if window < behind {
                 window
@@ -134,6 +159,28 @@ impl DraftModel {
             min_path_probability: (rate * step) as f32,
             ..request.budget
         })
+    }
+
+    /// What is expected of a round with the model before any was seen: a chain of the best length.
+    fn prior(&self, prospect: &Prospect<'_>, step: f64, context: usize, max_depth: usize) -> Rounds {
+        let row = prospect.target.seconds(1, context);
+        let (mut tokens, mut path) = (1.0, 1.0);
+        let mut best = Rounds::default();
+        for depth in 1..=max_depth {
+            path *= ACCEPTANCE;
+            tokens += path;
+            let cost = (depth as f64 * step + prospect.target.seconds(1 + depth, context)) / row;
+            if best.count == 0.0 || tokens / cost > best.tokens / best.cost {
+                best = Rounds {
+                    count: 1.0,
+                    tokens,
+                    cost,
+                };
+            }
+        }
+        best.tokens = best.tokens.max(prospect.free_tokens + ADVANTAGE);
+        best.scale(PRIOR);
+        best
     }
 
     /// Lets the model draft for the requests, whose worths are given in the same order, and returns the seconds that it took:
@@ -167,29 +214,24 @@ impl DraftModel {
         (outcome, eval + spent.sample.as_secs_f64(), reading)
     }
 
-    /// What came of a tree.
-    pub fn observe(&mut self, worth: &mut Worth, tree: &TokenTree, accepted: &[NodeId]) {
-        let mut drafted = false;
-        let places = std::iter::once(None).chain(accepted.iter().copied().map(Some));
-        for (depth, place) in (1..).zip(places) {
-            let children = || tree.children(place);
-            if children().any(|node| tree.nodes()[node as usize].source == Source::Model) {
-                let came_true = children().any(|node| accepted.contains(&node));
-                worth.depths.observe(depth, came_true);
-                self.depths.observe(depth, came_true);
-                drafted = true;
+    /// What came of a round: tokens, and the passes over one row that would have taken as long.
+    pub fn observe(&mut self, worth: &mut Worth, tokens: usize, cost: f64) {
+        match worth.asked.take() {
+            Some(class) => {
+                worth.ever_asked = true;
+                worth.seen[class].add(tokens as f64, cost);
+                self.seen[class].add(tokens as f64, cost);
             }
-        }
-        worth.observed |= drafted;
-        if !drafted {
-            worth.depths.forget(FORGET);
+            None => worth.seen.iter_mut().for_each(|rounds| rounds.scale(FORGET)),
         }
     }
 
     /// A sequence is over.
     pub fn end(&mut self, worth: &Worth) {
-        if !worth.observed {
-            self.depths.forget(FORGET_SEQUENCE);
+        if !worth.ever_asked {
+            self.seen
+                .iter_mut()
+                .for_each(|rounds| rounds.scale(FORGET_SEQUENCE));
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::{
 
 /// How often what the target thought after a token in one place is what it thinks in another: a first guess, which the
 /// controller corrects.
-const CONSTANCY: f32 = 0.5;
+const CONSTANCY: f32 = 0.25;
 
 /// Successors that are kept of each token.
 const SUCCESSORS: usize = 8;

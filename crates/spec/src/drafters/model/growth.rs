@@ -4,7 +4,7 @@ use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::lines::Sequence;
-use crate::{ModelInfo, Node, NodeId, Proposal, Request, Source, TargetModel, Token};
+use crate::{ModelInfo, Node, NodeId, Proposal, Request, Source, TargetModel, Token, TokenTree};
 
 /// Tokens of one tree that a pass of the draft model evaluates at most.
 const FRONTIER: usize = 4;
@@ -137,7 +137,7 @@ impl Growth {
                 depth: depth + 1,
                 probability: best.probability,
             };
-            if !goes_on(request, sequence, model.info(), &place, best.proposal.token) {
+            if !goes_on(request, sequence, model.info(), place.depth, best.proposal.token) {
                 leaves.push(best);
                 continue;
             }
@@ -182,16 +182,32 @@ impl Growth {
     }
 }
 
-/// Whether anything can follow the place that a token leads to.
-fn goes_on(
+/// The likeliest path of a request's tree, of so many tokens at most, as far as something can follow it.
+pub(super) fn likeliest(
     request: &Request<'_>,
     sequence: &Sequence,
     info: &ModelInfo,
-    place: &Place,
-    token: Token,
-) -> bool {
-    let length = request.tokens.len() + place.depth;
-    place.depth < request.budget.max_depth
+    most: usize,
+) -> Vec<Token> {
+    let tree: &TokenTree = request.tree;
+    let confidence = |node: &NodeId| tree.nodes()[*node as usize].confidence;
+    let best = |node| {
+        tree.children(node)
+            .max_by(|a, b| confidence(a).total_cmp(&confidence(b)))
+    };
+    let path = std::iter::successors(best(None), |&node| best(Some(node)));
+    let tokens = path.map(|node| tree.nodes()[node as usize].token);
+    (1..)
+        .zip(tokens.take(most))
+        .take_while(|&(depth, token)| goes_on(request, sequence, info, depth, token))
+        .map(|(_, token)| token)
+        .collect()
+}
+
+/// Whether anything can follow the place that a token leads to.
+fn goes_on(request: &Request<'_>, sequence: &Sequence, info: &ModelInfo, depth: usize, token: Token) -> bool {
+    let length = request.tokens.len() + depth;
+    depth < request.budget.max_depth
         && length < request.position_limit
         && length - sequence.start <= info.context_length
         && !info.is_end_of_generation(token)

@@ -4,6 +4,9 @@
 //! through the sampler's snapshot, and what it would say next. The tree grows best-first by path probability; one pass of
 //! the draft model evaluates the likeliest ends of the trees of all sequences together. A tree of width one is a chain.
 //!
+//! What other drafters have proposed is not drafted again: its likeliest path is evaluated in the first pass, and the tree
+//! grows on from there.
+//!
 //! Every branch that is evaluated is a sequence of the draft model's own, which shares the memory of what lies before the
 //! branch. Their caches hold the committed tokens as far as they were seen and the tokens that were drafted. At the next
 //! draft the branch that came true is kept and cut to what is still true, and only what is missing is evaluated: nothing before
@@ -34,6 +37,9 @@ use lines::Sequence;
 /// Most rows of one sequence's prompt in one pass, unless set.
 const PROMPT_CHUNK: usize = 256;
 
+/// Rows up to which a pass costs little more than with one.
+const AHEAD: usize = 4;
+
 /// Drafts with a model of its own.
 #[derive(Debug)]
 pub struct ModelDrafter<M> {
@@ -55,6 +61,8 @@ struct Job<'r, 'a> {
     sequence: Sequence,
     /// Committed tokens to evaluate before the first can be drawn.
     pending: Vec<Token>,
+    /// The likeliest path of what others proposed: evaluated with the last of `pending`, since its rows cost next to nothing.
+    ahead: Vec<Token>,
     growth: Growth,
     /// What this pass evaluates of the tree, where it leads, and in which row.
     frontier: Vec<(Token, Place, Option<RowId>)>,
@@ -174,6 +182,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             request,
             sequence,
             pending,
+            ahead: Vec::new(),
             growth,
             frontier: Vec::new(),
             rows: Vec::new(),
@@ -185,21 +194,37 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
     /// of them are of a prompt.
     fn plan(&mut self, job: &mut Job<'_, '_>) -> u64 {
         let first = job.sequence.lines[0].id;
-        // All that is pending, though a part may be evaluated now: a prompt that does not fit as a whole
-        // is not begun.
-        if self.model.reserve(first, job.pending.len()).is_err() {
-            job.done = true;
-            return 0;
-        }
         let room = self.prompt_chunk.saturating_sub(self.batch.len()).max(1);
         let rows = job.pending.len().min(room);
-        for (at, &token) in job.pending[..rows].iter().enumerate() {
-            let last = at + 1 == job.pending.len();
+        let last = rows == job.pending.len();
+        job.ahead.clear();
+        if rows > 0 && last {
+            let most = AHEAD.saturating_sub(rows);
+            job.ahead = growth::likeliest(job.request, &job.sequence, self.model.info(), most);
+        }
+        // All that is pending, though a part may be evaluated now: a prompt that does not fit as a whole
+        // is not begun.
+        if self
+            .model
+            .reserve(first, job.pending.len() + job.ahead.len())
+            .is_err()
+        {
+            job.ahead.clear();
+            if self.model.reserve(first, job.pending.len()).is_err() {
+                job.done = true;
+                return 0;
+            }
+        }
+        for (at, &token) in job.pending[..rows].iter().chain(&job.ahead).enumerate() {
             job.rows.push(self.batch.push(Row {
                 sequence: first,
                 token: self.input(token),
                 parent: job.rows.last().copied(),
-                output: if last { Output::Logits } else { Output::None },
+                output: if last && at + 1 >= rows {
+                    Output::Logits
+                } else {
+                    Output::None
+                },
             }));
         }
         if rows > 0 {
@@ -262,14 +287,19 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
     /// Keeps a job's rows of the pass, and what they propose.
     fn take(&mut self, job: &mut Job<'_, '_>) -> Result<(), DraftError> {
         if !job.rows.is_empty() {
-            let line = &mut job.sequence.lines[0];
-            self.model.commit(line.id, &job.rows);
-            line.cached.extend(job.pending.drain(..job.rows.len()));
+            self.model.commit(job.sequence.lines[0].id, &job.rows);
+            let committed = job.rows.len() - job.ahead.len();
+            let read = job.pending.drain(..committed);
+            job.sequence.lines[0].cached.extend(read);
             if job.pending.is_empty() {
                 job.sequence.fresh = false;
-                let row = job.rows[job.rows.len() - 1];
-                let proposals = self.propose(job, row, &[])?;
-                job.sequence.lines[0].said.push(proposals);
+                let ahead = std::mem::take(&mut job.ahead);
+                for at in 0..=ahead.len() {
+                    let proposals = self.propose(job, job.rows[committed - 1 + at], &ahead[..at])?;
+                    let line = &mut job.sequence.lines[0];
+                    line.cached.extend(at.checked_sub(1).map(|before| ahead[before]));
+                    line.said.push(proposals);
+                }
                 job.growth.root(job.request, &job.sequence);
             }
         }

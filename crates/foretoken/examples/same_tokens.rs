@@ -45,6 +45,9 @@ struct Args {
     /// Lengths of the draft model's drafts
     #[arg(long, value_delimiter = ',', default_value = "1,4,8,16")]
     lengths: Vec<usize>,
+    /// Sizes of its trees
+    #[arg(long, value_delimiter = ',', default_value = "6,15")]
+    trees: Vec<usize>,
     /// Leave out the drafters other than the draft model
     #[arg(long)]
     model_only: bool,
@@ -78,12 +81,14 @@ fn main() -> anyhow::Result<ExitCode> {
         args.prompts.display()
     );
     let mut drafts: Vec<Drafts> = args.lengths.iter().map(|&k| Drafts::Model(k)).collect();
+    drafts.extend(args.trees.iter().map(|&n| Drafts::ModelTree(n)));
     if args.own_noise {
         drafts.extend(args.lengths.iter().map(|&k| Drafts::ModelOwnNoise(k)));
     }
     if !args.model_only {
         drafts.extend([
             Drafts::None,
+            Drafts::Auto,
             Drafts::Suffix,
             Drafts::Recycling,
             Drafts::Random,

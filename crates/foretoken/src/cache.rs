@@ -1,5 +1,7 @@
 //! The user's cache directory: what is kept from one start to the next, and may be lost or damaged at any time.
 
+use std::fs::File;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -15,10 +17,25 @@ pub(crate) fn directory() -> Option<PathBuf> {
         .or_else(|| Some(directory("HOME")?.join(".cache/foretoken")))
 }
 
-/// Writes a file as a whole, so that another process reads the old one or the new one. Makes its directory.
+/// Reads a file of so many bytes at most, whatever the system says of its length.
+pub(crate) fn read(file: &Path, most: u64) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    File::open(file)?.take(most + 1).read_to_end(&mut bytes)?;
+    match bytes.len() as u64 > most {
+        true => Err(io::ErrorKind::FileTooLarge.into()),
+        false => Ok(bytes),
+    }
+}
+
+/// Writes a file as a whole, so that another process reads the old one or the new one; where the system can, none but its
+/// owner may read it. Makes its directory.
 pub(crate) fn write(file: &Path, bytes: &[u8]) -> io::Result<()> {
     fs::create_dir_all(file.parent().expect("it lies in a directory"))?;
     let part = file.with_extension(format!("{}.part", std::process::id()));
-    fs::write(&part, bytes)?;
+    let mut options = File::options();
+    options.write(true).create(true).truncate(true);
+    #[cfg(unix)]
+    std::os::unix::fs::OpenOptionsExt::mode(&mut options, 0o600);
+    options.open(&part)?.write_all(bytes)?;
     fs::rename(&part, file).inspect_err(|_| _ = fs::remove_file(&part))
 }

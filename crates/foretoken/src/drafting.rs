@@ -13,7 +13,7 @@ use foretoken_spec::{
 
 use crate::costs::{one_row_in_turn, pass_costs};
 use crate::session::{LoadedModel, SessionError, SessionOptions, load_model};
-use crate::vocabulary::{Learned, draft_vocabulary};
+use crate::vocabulary::{Learned, Ranking, draft_vocabulary};
 
 /// A loaded draft model.
 pub(crate) struct DraftModel {
@@ -25,7 +25,7 @@ pub(crate) struct DraftModel {
     pub load: Duration,
     /// Tokens that it may draft.
     pub vocab_size: usize,
-    /// Where to keep what requests hold, if the draft vocabulary is a part of the whole one.
+    /// Where to keep what requests hold, if the draft vocabulary is a part of a whole one for which no ranking is shipped.
     learned: Option<Learned>,
 }
 
@@ -45,8 +45,9 @@ impl DraftModel {
         let mut vocabulary = None;
         let mut learned = None;
         let loaded = load_model(path, compute, progress, |config, tokenizer| {
-            if options.draft_vocab > 0 && options.learn {
-                learned = Some(Learned::new(tokenizer.vocabulary_fingerprint()));
+            let fingerprint = tokenizer.vocabulary_fingerprint();
+            if options.draft_vocab > 0 && options.learn && Ranking::shipped(fingerprint).is_none() {
+                learned = Some(Learned::new(fingerprint));
             }
             let seen = learned.as_ref().map(Learned::seen).unwrap_or_default();
             let size = config.vocab_size.min(info.vocab_size);
@@ -107,6 +108,11 @@ impl DraftModel {
         target_cost.set_one_row(target);
         self.cost.set_one_row(draft);
         Ok(())
+    }
+
+    /// Whether it is to be told what requests hold.
+    pub fn learns(&self) -> bool {
+        self.learned.is_some()
     }
 
     /// Counts the tokens of a request and its answer, for the draft vocabulary of the next start.

@@ -498,7 +498,8 @@ impl Session {
         request: GenerationRequest,
         mut on_progress: impl FnMut(&Progress),
     ) -> Result<Generation, SessionError> {
-        let prompt = request.prompt.clone();
+        let learns = self.draft.as_ref().filter(|draft| draft.learns());
+        let mut held = learns.map(|_| request.prompt.clone());
         let id = self.engine.add(request)?;
         let (mut tokens, mut text) = (Vec::new(), String::new());
         loop {
@@ -514,8 +515,9 @@ impl Session {
                         outcome,
                         stats,
                     } if of == id => {
-                        if let Some(draft) = &self.draft {
-                            draft.learn(&[prompt, tokens.clone()].concat());
+                        if let (Some(draft), Some(mut held)) = (&self.draft, held.take()) {
+                            held.extend(&tokens);
+                            draft.learn(&held);
                         }
                         return Ok(Generation {
                             tokens,

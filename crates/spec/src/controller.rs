@@ -10,9 +10,10 @@
 //! what passes took on this machine ([`CostModel`]).
 //!
 //! Each sequence has an account: what its rounds took against what plain decoding would have taken for the same tokens.
-//! While it is in debt by more than the loss budget, the sequence is decoded plainly. So whatever the predictions are worth,
-//! it loses at most that share of plain decoding's time, and one round. Every so often a round is plain all the same, for the
-//! price of one row to stay true.
+//! No round may be so long that, if nothing of its draft came true, the sequence had lost more than the loss budget's share of
+//! plain decoding's time, and one round. So whatever is predicted of drafts, it loses no more than that, as far as passes cost what they did. What
+//! a draft model reads before its first draft is spread over the tokens that are still expected, and is no more than the budget allows for
+//! these, and one round more: of a long text it reads the end. Every so often a round is plain all the same, for the price of one row to stay true.
 //!
 //! Not here: how costs are measured at start, and where they are kept.
 
@@ -124,6 +125,7 @@ pub struct ControlledDrafter {
     accounts: HashMap<SequenceId, Account>,
     /// Rounds since the last without any draft.
     since_plain: usize,
+    passes: u64,
     round: Round,
 }
 
@@ -138,13 +140,20 @@ struct Best {
 /// The round that is under way.
 #[derive(Clone, Copy, Debug, Default)]
 struct Round {
+    number: u64,
     /// Its drafts are made, its pass is not done.
     drafted: bool,
     sequences: usize,
+    /// Of all sequences and their trees.
+    rows: usize,
+    /// Its pass had other rows too, of a prompt.
+    mixed: bool,
     context: usize,
     draft_seconds: f64,
     /// Seconds in which a draft model read what it did not know, for this round and those to come.
     reading_seconds: f64,
+    /// Seconds that rows may take beyond those of plain decoding, as planned before the draft model was asked.
+    rows_seconds: f64,
     pass_seconds: f64,
 }
 
@@ -159,6 +168,13 @@ struct Account {
     /// Draft tokens that were expected to come true, before they were trusted more or less, and that did.
     foreseen: f64,
     accepted: f64,
+    /// How many of the draft that is being verified are expected to.
+    hoped: f64,
+    /// The round that it takes part in, and the last pass that was counted for it.
+    round: u64,
+    pass: u64,
+    /// Why the draft model was not asked in this round.
+    declined: Option<PlainReason>,
     /// Seconds that plain decoding would have taken for the tokens so far.
     plain: f64,
     /// Seconds that they took.
@@ -168,6 +184,11 @@ struct Account {
 }
 
 impl Account {
+    /// Seconds that were lost against plain decoding, or are if the answer ends here.
+    fn lost(&self) -> f64 {
+        self.spent + self.model.owed() - self.plain
+    }
+
     /// How many draft tokens of this text come true for each that all experience promises.
     fn trust(&self) -> f32 {
         ((TRUST + self.accepted) / (TRUST + self.foreseen)).clamp(0.5, 1.25) as f32
@@ -190,6 +211,7 @@ impl ControlledDrafter {
             calibration: Calibration::default(),
             accounts: HashMap::new(),
             since_plain: 0,
+            passes: 0,
             round: Round::default(),
         }
     }
@@ -199,11 +221,23 @@ impl ControlledDrafter {
         &self.target
     }
 
-    /// Seconds that a sequence may lose yet: the share of plain decoding's time, and a round.
-    fn headroom(&self, sequence: SequenceId, context: usize) -> f64 {
-        let account = &self.accounts[&sequence];
-        let lost = account.spent - account.plain;
-        self.params.loss_budget * account.plain + self.target.seconds(1, context) - lost
+    /// Seconds that a sequence may lose yet in its next round: of the share of plain decoding's time, and a round. Where a
+    /// draft model has read what its drafts have yet to repay, the share of what is expected counts too, and another round.
+    fn headroom(&self, request: &Request<'_>) -> f64 {
+        let account = &self.accounts[&request.sequence];
+        let row = self.target.seconds(1, request.tokens.len());
+        let expected = match account.model.owed() > 0.0 {
+            true => self.params.loss_budget * expected(account, request) * row + row,
+            false => 0.0,
+        };
+        self.params.loss_budget * account.plain + row + expected - account.lost()
+    }
+
+    /// Seconds that a draft model may read for a sequence: a round less, so that one is left to draft.
+    fn allowance(&self, request: &Request<'_>) -> f64 {
+        let account = &self.accounts[&request.sequence];
+        let row = self.target.seconds(1, request.tokens.len());
+        self.params.loss_budget * (account.plain + expected(account, request) * row) + row - account.lost()
     }
 
     /// Chances of a tree's nodes to be accepted, from the root on.
@@ -268,38 +302,45 @@ impl ControlledDrafter {
         best
     }
 
-    /// How far the draft model should go for a request, if its rate is the best.
-    fn model_budget(&mut self, request: &Request<'_>) -> Option<Budget> {
+    /// How far the draft model should go for a request, if its rate is the best; others' reading takes so many seconds of this
+    /// round already.
+    fn model_budget(&mut self, request: &Request<'_>, others: f64) -> Option<(Budget, f64)> {
         let model = self.model.as_ref()?;
         let account = &self.accounts[&request.sequence];
-        if account.generated < START {
-            return None;
-        }
         let context = request.tokens.len();
         let paths = self.paths(request.sequence, request.tree);
         let mut lower: Vec<f32> = paths.iter().map(|path| path.lower).collect();
         lower.sort_by(|a, b| b.total_cmp(a));
-        let headroom = self.headroom(request.sequence, context);
+        let headroom = self.headroom(request);
         let free = self.best(1, context, 0.0, headroom, lower.into_iter());
-        let expected = expected(account, request);
-        let still = self.params.loss_budget * expected * self.target.seconds(1, context);
         let prospect = Prospect {
             target: &self.target,
             free_tokens: free.tokens,
             free_rate: free.rate,
-            expected,
-            allowance: headroom + still,
-            headroom,
+            expected: expected(account, request),
+            allowance: self.allowance(request) - others,
+            headroom: headroom - others,
         };
+        let begun = account.generated >= START;
         let account = self.accounts.get_mut(&request.sequence).expect("begun");
-        model.budget(&mut account.model, request, &prospect)
+        let answer = match begun {
+            true => model.budget(&mut account.model, request, &prospect),
+            false => Err(PlainReason::NotWorthIt),
+        };
+        account.declined = answer.as_ref().err().copied();
+        answer.ok()
     }
 
     /// Asks the draft model for those whom it serves best.
     fn ask_model(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
-        let mut count = 0;
+        let (mut count, mut reading) = (0, 0.0);
         for at in 0..requests.len() {
-            if let Some(budget) = self.model_budget(&requests[at]) {
+            if let Some((budget, seconds)) = self.model_budget(&requests[at], reading) {
+                reading += seconds;
+                let context = requests[at].tokens.len();
+                let rows =
+                    self.target.seconds(1 + budget.max_depth, context) - self.target.seconds(1, context);
+                self.round.rows_seconds = self.round.rows_seconds.max(rows);
                 requests[at].budget = budget;
                 requests.swap(at, count);
                 count += 1;
@@ -308,19 +349,22 @@ impl ControlledDrafter {
         let Some(model) = self.model.as_mut().filter(|_| count > 0) else {
             return Ok(());
         };
-        let requests = &mut requests[..count];
-        let start = Instant::now();
-        let (outcome, drafting, reading) = model.draft(requests, || start.elapsed().as_secs_f64());
+        let asked = &mut requests[..count];
+        let (outcome, drafting, reading) = model.draft(asked);
         self.round.draft_seconds += drafting;
         self.round.reading_seconds = reading;
         if outcome == Err(DraftError::Model(ModelError::Cancelled)) {
             return outcome;
         }
-        for request in requests {
+        for (at, request) in requests.iter().enumerate() {
             let account = self.accounts.get_mut(&request.sequence).expect("begun");
+            if at >= count {
+                // It has waited for what others read.
+                account.spent += reading;
+                continue;
+            }
             let expected = expected(account, request);
-            let share = reading / count as f64;
-            account.model.has_read(request.tokens.len(), share, expected);
+            account.model.has_read(request.tokens.len(), reading, expected);
             if let Err(error) = &outcome {
                 model.costly.drafter.end(request.sequence);
                 account.model.off = Some(error.to_string());
@@ -336,6 +380,7 @@ impl ControlledDrafter {
             context,
             draft_seconds,
             reading_seconds,
+            rows_seconds,
             ..
         } = self.round;
         let paths: Vec<Vec<Chance>> = requests.iter().map(|r| self.paths(r.sequence, r.tree)).collect();
@@ -350,13 +395,19 @@ impl ControlledDrafter {
         }
         // A node is never likelier than its parent, which stands before it.
         order.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.2.cmp(&b.2)));
+        let mut room: Vec<usize> = requests.iter().map(|r| r.budget.max_nodes).collect();
+        order.retain(|&(_, tree, _)| {
+            let fits = room[tree] > 0;
+            room[tree] -= usize::from(fits);
+            fits
+        });
         let lower = order
             .iter()
             .map(|&(lower, ..)| lower)
             .take(MOST_NODES * sequences);
-        // All wait for the drafts of each.
-        let headroom = requests.iter().map(|r| self.headroom(r.sequence, r.tokens.len()));
-        let headroom = headroom.fold(f64::INFINITY, f64::min) - draft_seconds;
+        // All wait for the drafts of each. What was drafted is not thrown away because it took longer than planned.
+        let headroom = requests.iter().map(|request| self.headroom(request));
+        let headroom = (headroom.fold(f64::INFINITY, f64::min) - draft_seconds).max(rows_seconds);
         let best = |headroom| {
             self.best(sequences, context, draft_seconds, headroom, lower.clone())
                 .nodes
@@ -384,7 +435,7 @@ impl ControlledDrafter {
                 (None, false) => None,
                 (None, true) if proposed && refused => Some(PlainReason::LossBudget),
                 (None, true) if proposed => Some(PlainReason::NotWorthIt),
-                (None, true) => Some(PlainReason::NothingProposed),
+                (None, true) => account.declined.or(Some(PlainReason::NothingProposed)),
             };
             account.forecast = Forecast {
                 tokens: 1.0 + f64::from(gained),
@@ -433,8 +484,10 @@ impl Drafter for ControlledDrafter {
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         let start = Instant::now();
         self.round = Round {
+            number: self.round.number + 1,
             drafted: true,
             sequences: requests.len(),
+            rows: requests.len(),
             context: requests.iter().map(|r| r.tokens.len()).sum::<usize>() / requests.len().max(1),
             ..Round::default()
         };
@@ -442,6 +495,8 @@ impl Drafter for ControlledDrafter {
         for request in requests.iter_mut() {
             let account = self.accounts.get_mut(&request.sequence).expect("begun");
             account.forecast.plain = refresh.then_some(PlainReason::Refresh);
+            account.declined = None;
+            account.round = self.round.number;
             request.budget.max_nodes = request.budget.max_nodes.min(MOST_NODES);
             request.budget.min_path_probability = request.budget.min_path_probability.max(LEAST_PROBABILITY);
         }
@@ -463,30 +518,33 @@ impl Drafter for ControlledDrafter {
         if let Some(model) = &mut self.model {
             model.costly.drafter.submitted(sequence, tree);
         }
-        if let Some(account) = self.accounts.get_mut(&sequence) {
-            account.tree.clone_from(tree);
+        if !self.accounts.contains_key(&sequence) {
+            return;
         }
+        self.round.rows += tree.len();
+        let hoped = self
+            .paths(sequence, tree)
+            .iter()
+            .map(|path| f64::from(path.mean))
+            .sum();
+        let account = self.accounts.get_mut(&sequence).expect("seen above");
+        account.hoped = hoped;
+        account.tree.clone_from(tree);
     }
 
     fn timed(&mut self, pass: &PassTime) {
-        if !std::mem::take(&mut self.round.drafted) {
-            // Of a prompt, or where there was nothing to decide.
-            self.round = Round {
-                pass_seconds: pass.seconds,
-                ..Round::default()
-            };
-            if pass.rows == 1 {
-                self.target.observe(pass.rows, pass.context, pass.seconds);
-            }
-            return;
-        }
+        self.passes += 1;
+        let drafted = std::mem::take(&mut self.round.drafted);
+        self.round.pass_seconds = pass.seconds;
+        self.round.mixed = drafted && pass.rows != self.round.rows;
         // A pass with a part of a prompt tells nothing of rounds.
-        if pass.rows <= self.round.sequences * (1 + MOST_NODES) {
+        if drafted && !self.round.mixed || pass.rows == 1 {
             self.target.observe(pass.rows, pass.context, pass.seconds);
         }
-        self.round.pass_seconds = pass.seconds;
-        let plain = pass.rows == self.round.sequences;
-        self.since_plain = if plain { 0 } else { self.since_plain + 1 };
+        if drafted {
+            let plain = self.round.rows == self.round.sequences;
+            self.since_plain = if plain { 0 } else { self.since_plain + 1 };
+        }
     }
 
     fn observe(&mut self, sequence: SequenceId, committed: &Committed) {
@@ -500,36 +558,45 @@ impl Drafter for ControlledDrafter {
             return;
         };
         let Round {
+            number,
             sequences,
+            mixed,
             context,
             draft_seconds,
             pass_seconds,
             ..
         } = self.round;
-        if sequences == 0 {
-            // A part of its prompt.
-            account.plain += pass_seconds;
-            account.spent += pass_seconds;
+        let counted = std::mem::replace(&mut account.pass, self.passes) == self.passes;
+        if number == 0 || std::mem::take(&mut account.round) != number {
+            // A part of its prompt, or the token after it.
+            if !counted {
+                account.plain += pass_seconds;
+                account.spent += pass_seconds;
+            }
             return;
         }
         let tree = std::mem::take(&mut account.tree);
         self.calibration.observe(&tree, &committed.accepted);
         account.calibration.observe(&tree, &committed.accepted);
+        let gained = committed.tokens.len();
+        let round = draft_seconds + pass_seconds;
         if let Some(model) = &mut self.model {
-            let row = self.target.seconds(1, context);
-            let cost = (draft_seconds + pass_seconds) / row;
-            model.observe(&mut account.model, committed.tokens.len(), cost);
+            let cost = round / self.target.seconds(1, context);
+            model.observe(&mut account.model, (!mixed).then_some((gained, cost)));
         }
-        account.generated += committed.tokens.len();
-        account.foreseen += (account.forecast.tokens - 1.0) / f64::from(account.trust());
+        account.generated += gained;
+        account.foreseen += std::mem::take(&mut account.hoped) / f64::from(account.trust());
         account.accepted += committed.accepted.len() as f64;
-        let spent = draft_seconds + pass_seconds + account.model.repay(committed.tokens.len());
-        account.spent += spent;
-        account.plain += if tree.is_empty() && committed.tokens.len() == 1 && draft_seconds < 0.01 * spent {
+        account.spent += round + account.model.repay(gained);
+        let token = self.target.seconds(sequences, context);
+        account.plain += if mixed {
+            // It would have waited for the prompt all the same.
+            pass_seconds + gained.saturating_sub(1) as f64 * token
+        } else if tree.is_empty() && gained == 1 && draft_seconds < 0.01 * round {
             // This round was plain decoding: no estimate is better.
-            spent
+            round
         } else {
-            committed.tokens.len() as f64 * self.target.seconds(sequences, context)
+            gained as f64 * token
         };
         account.tree = tree;
         account.tree.clear();

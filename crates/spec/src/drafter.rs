@@ -108,7 +108,7 @@ pub enum DraftError {
 pub struct DraftTimes {
     /// Passes of the draft model.
     pub passes: u64,
-    /// Rows by which it read prompts, and windows moved.
+    /// Rows by which it read prompts and other text that it did not know, and windows moved.
     pub prompt_rows: u64,
     /// The time of passes with such rows.
     pub prompt: Duration,

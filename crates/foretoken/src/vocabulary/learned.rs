@@ -4,7 +4,6 @@
 
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::PathBuf;
 
 use foretoken_spec::Token;
@@ -53,10 +52,7 @@ impl Learned {
 
     fn read(&self) -> Option<Seen> {
         let file = self.file.as_ref()?;
-        if fs::metadata(file).ok()?.len() > MOST_BYTES {
-            return None;
-        }
-        let stored: Stored = serde_json::from_slice(&fs::read(file).ok()?).ok()?;
+        let stored: Stored = serde_json::from_slice(&cache::read(file, MOST_BYTES).ok()?).ok()?;
         let sound = |&(_, requests): &(Token, u32)| (1..=MOST_REQUESTS).contains(&requests);
         let whole = stored.vocabulary == self.vocabulary
             && stored.seen.len() <= MOST_TOKENS
@@ -105,6 +101,7 @@ fn count(seen: &mut Seen, tokens: &[Token]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
 
     #[test]
     fn what_was_learned_is_found_again_and_nonsense_is_not() {

@@ -29,6 +29,10 @@ pub enum Drafts {
     Model(usize),
     /// The same with noise of its own: what acceptance is without shared noise.
     ModelOwnNoise(usize),
+    /// A tree of so many tokens of the draft model.
+    ModelTree(usize),
+    /// All of them, as far as the controller thinks that it pays.
+    Auto,
     /// Repetitions.
     Suffix,
     /// What the target thought before.
@@ -45,6 +49,8 @@ impl fmt::Display for Drafts {
             Self::None => f.write_str("no drafts"),
             Self::Model(k) => write!(f, "draft model, {k} tokens"),
             Self::ModelOwnNoise(k) => write!(f, "draft model with noise of its own, {k} tokens"),
+            Self::ModelTree(n) => write!(f, "draft model, a tree of {n} tokens"),
+            Self::Auto => f.write_str("auto"),
             Self::Suffix => f.write_str("suffix"),
             Self::Recycling => f.write_str("recycling"),
             Self::Random => f.write_str("random drafts"),
@@ -238,30 +244,34 @@ impl Bench {
         row: &mut Row,
     ) -> Result<(), SessionError> {
         let whole = |(case, expected): &(&Case, &[Token])| [&case.request.prompt, *expected].concat();
-        let engine = self.session.engine();
-        let vocab_size = engine.model().info().vocab_size;
-        let (drafter, length): (Option<Box<dyn Drafter>>, _) = match drafts {
-            Drafts::None => (None, 0),
-            Drafts::Model(k) => (Some(Box::new(self.model_drafter.clone())), k),
-            Drafts::ModelOwnNoise(k) => (
-                Some(Box::new(OwnNoiseDrafter::new(
-                    self.model_drafter.clone(),
-                    OWN_KEY,
-                ))),
-                k,
-            ),
-            Drafts::Suffix => (Some(Box::new(SuffixDrafter::default())), 8),
-            Drafts::Recycling => (Some(Box::new(RecyclingDrafter::default())), 6),
-            Drafts::Random => (Some(Box::new(RandomDrafter::new(vocab_size, 1, 1))), 4),
-            Drafts::Right => (
-                Some(Box::new(OracleDrafter::new(group.iter().map(whole).collect()))),
-                8,
-            ),
-        };
-        let policy = DraftPolicy {
+        let vocab_size = self.session.engine().model().info().vocab_size;
+        let model = || self.model_drafter.clone();
+        let chain = |length| DraftPolicy {
             fixed: Some(length),
             ..DraftPolicy::default()
         };
+        let tree = |max| DraftPolicy {
+            max,
+            ..DraftPolicy::default()
+        };
+        let (drafter, policy): (Option<Box<dyn Drafter>>, _) = match drafts {
+            Drafts::None => (None, chain(0)),
+            Drafts::Model(k) => (Some(Box::new(model())), chain(k)),
+            Drafts::ModelOwnNoise(k) => (Some(Box::new(OwnNoiseDrafter::new(model(), OWN_KEY))), chain(k)),
+            Drafts::ModelTree(n) => (Some(Box::new(model())), tree(n)),
+            Drafts::Auto => {
+                self.session.set_policy(DraftPolicy::default());
+                (self.session.drafter(Drafting::Auto)?, DraftPolicy::default())
+            }
+            Drafts::Suffix => (Some(Box::new(SuffixDrafter::default())), tree(8)),
+            Drafts::Recycling => (Some(Box::new(RecyclingDrafter::default())), tree(6)),
+            Drafts::Random => (Some(Box::new(RandomDrafter::new(vocab_size, 1, 1))), chain(4)),
+            Drafts::Right => (
+                Some(Box::new(OracleDrafter::new(group.iter().map(whole).collect()))),
+                chain(8),
+            ),
+        };
+        let engine = self.session.engine();
         engine.set_drafter(
             drafter,
             EngineOptions {

@@ -1,25 +1,27 @@
 //! What a draft model is worth to a sequence: how far it should go, and how much of the text it may read for that.
 
-use crate::drafter::DraftTimes;
-use crate::{Budget, CostModel, DraftError, Request};
+use std::time::Instant;
 
-use super::{CostlyDrafter, MARGIN, MOST_NODES};
+use crate::drafter::DraftTimes;
+use crate::{Budget, CostModel, DraftError, PlainReason, Request};
+
+use super::{CostlyDrafter, MARGIN};
 
 /// What is expected of a draft model's tokens before any was seen.
-const ACCEPTANCE: f64 = 0.7;
+const ACCEPTANCE: f64 = 0.75;
 /// Tokens by which its drafts are expected to exceed those that cost nothing, likewise.
 const ADVANTAGE: f64 = 0.4;
-/// How many rounds these expectations count for, and the most that those of other sequences do.
-const PRIOR: f64 = 3.0;
-const OTHERS: f64 = 6.0;
+/// How many rounds these expectations count for, and the most that the rounds of all sequences do.
+const PRIOR: f64 = 4.0;
+const ALL: f64 = 1.0;
 /// What remains of a round after the next one of its class.
 const DECAY: f64 = 0.95;
 /// What remains of what was seen after a round in which the model was not asked, so that it gets another chance; and after a
 /// whole sequence without it.
 const FORGET: f64 = 0.995;
 const FORGET_SEQUENCE: f64 = 0.9;
-/// Rows of a pass of the draft model, that is, ends of a tree that it evaluates together.
-const FRONTIER: usize = 2;
+/// Rows of a pass of the draft model that a step is priced for: most evaluate the end of one path, or two.
+const STEP_ROWS: usize = 2;
 /// A window of fewer tokens tells a draft model too little.
 const LEAST_WINDOW: usize = 32;
 /// Rounds are alike that are expected to gain so many tokens, at most, without the model.
@@ -107,25 +109,26 @@ impl DraftModel {
         }
     }
 
-    /// How far the model should go for a request, if its rate is the best.
+    /// How far the model should go for a request, and the seconds in which it reads what it does not know, if its rate is the
+    /// best.
     pub fn budget(
         &self,
         worth: &mut Worth,
         request: &Request<'_>,
         prospect: &Prospect<'_>,
-    ) -> Option<Budget> {
+    ) -> Result<(Budget, f64), PlainReason> {
         worth.asked = None;
         if worth.off.is_some() {
-            return None;
+            return Err(PlainReason::NothingProposed);
         }
         let (cost, target) = (&self.costly.cost, prospect.target);
         let context = request.tokens.len();
-        let (step, row) = (cost.seconds(FRONTIER, context), target.seconds(1, context));
+        let (step, row) = (cost.seconds(STEP_ROWS, context), target.seconds(1, context));
         let most = request.budget.max_depth.min(request.budget.max_nodes);
         let depths = (1..=most).take_while(|&depth| {
             depth as f64 * step + target.seconds(1 + depth, context) - row <= prospect.headroom
         });
-        let max_depth = depths.last()?;
+        let max_depth = depths.last().ok_or(PlainReason::LossBudget)?;
 
         let behind = context.saturating_sub(worth.read).max(1);
         let reading = |tokens: usize| cost.seconds(tokens, 0) - cost.seconds(1, 0);
@@ -134,31 +137,31 @@ impl DraftModel {
             window = window * 7 / 8;
         }
         if window < behind.min(LEAST_WINDOW) {
-            return None;
+            return Err(PlainReason::LossBudget);
         }
+        let reading = reading(window);
 
         let class = class(prospect.free_tokens);
         let expected = worth.seen[class]
-            .plus(self.seen[class], OTHERS)
+            .plus(self.seen[class], ALL)
             .plus(self.prior(prospect, step, context, max_depth), PRIOR);
         // What is read now serves all tokens that are still to come.
-        let per_token = expected.cost * row / expected.tokens + reading(window) / prospect.expected;
+        let per_token = expected.cost * row / expected.tokens + reading / prospect.expected;
         let rate = per_token.recip();
         if rate <= MARGIN * prospect.free_rate {
-            return None;
+            return Err(PlainReason::NotWorthIt);
         }
         worth.asked = Some(class);
-        Some(Budget {
+        let budget = Budget {
             max_depth,
-            max_nodes: MOST_NODES.min(request.budget.max_nodes),
-            max_read: if window < behind {
-                window
-            } else {
-                request.budget.max_read
+            max_read: match window < behind {
+                true => window,
+                false => request.budget.max_read,
             },
-            min_path_probability: (rate * step) as f32,
+            min_path_probability: request.budget.min_path_probability.max((rate * step) as f32),
             ..request.budget
-        })
+        };
+        Ok((budget, reading))
     }
 
     /// What is expected of a round with the model before any was seen: a chain of the best length.
@@ -183,18 +186,14 @@ impl DraftModel {
         best
     }
 
-    /// Lets the model draft for the requests, whose worths are given in the same order, and returns the seconds that it took:
-    /// of drafting, and of reading what it did not know.
-    pub fn draft(
-        &mut self,
-        requests: &mut [Request<'_>],
-        elapsed: impl FnOnce() -> f64,
-    ) -> (Result<(), DraftError>, f64, f64) {
+    /// Lets the model draft for the requests, and returns the seconds that it took: of drafting, and of reading what it did not
+    /// know.
+    pub fn draft(&mut self, requests: &mut [Request<'_>]) -> (Result<(), DraftError>, f64, f64) {
         let CostlyDrafter { drafter, cost } = &mut self.costly;
-        let before = drafter.times();
+        let (start, before) = (Instant::now(), drafter.times());
         let outcome = drafter.draft(requests);
         let (Some(before), Some(after)) = (before, drafter.times()) else {
-            return (outcome, elapsed(), 0.0);
+            return (outcome, start.elapsed().as_secs_f64(), 0.0);
         };
         let spent = DraftTimes {
             passes: after.passes - before.passes,
@@ -214,15 +213,16 @@ impl DraftModel {
         (outcome, eval + spent.sample.as_secs_f64(), reading)
     }
 
-    /// What came of a round: tokens, and the passes over one row that would have taken as long.
-    pub fn observe(&mut self, worth: &mut Worth, tokens: usize, cost: f64) {
-        match worth.asked.take() {
-            Some(class) => {
+    /// What came of a round: tokens, and the passes over one row that would have taken as long; `None` if that tells nothing.
+    pub fn observe(&mut self, worth: &mut Worth, outcome: Option<(usize, f64)>) {
+        match (worth.asked.take(), outcome) {
+            (Some(class), Some((tokens, cost))) => {
                 worth.ever_asked = true;
                 worth.seen[class].add(tokens as f64, cost);
                 self.seen[class].add(tokens as f64, cost);
             }
-            None => worth.seen.iter_mut().for_each(|rounds| rounds.scale(FORGET)),
+            (Some(_), None) => {}
+            (None, _) => worth.seen.iter_mut().for_each(|rounds| rounds.scale(FORGET)),
         }
     }
 
@@ -237,6 +237,11 @@ impl DraftModel {
 }
 
 impl Worth {
+    /// Seconds of reading that its drafts have yet to repay.
+    pub fn owed(&self) -> f64 {
+        self.owed
+    }
+
     /// The model has read all of a sequence's tokens, which took so many seconds, for drafts of so many tokens.
     pub fn has_read(&mut self, tokens: usize, seconds: f64, expected: f64) {
         self.read = tokens;

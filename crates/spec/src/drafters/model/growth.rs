@@ -82,7 +82,7 @@ impl Growth {
     }
 
     /// The place before the first draft token: the end of the first line.
-    pub fn root(&mut self, request: &Request<'_>, sequence: &Sequence) {
+    pub fn root(&mut self, request: &Request<'_>, sequence: &Sequence, info: &ModelInfo) {
         let place = Place {
             node: None,
             line: 0,
@@ -90,16 +90,18 @@ impl Growth {
             depth: 0,
             probability: 1.0,
         };
-        self.reach(request, sequence, place);
+        self.reach(request, sequence, info, place);
     }
 
-    /// Takes in what is proposed after a place.
-    pub fn reach(&mut self, request: &Request<'_>, sequence: &Sequence, place: Place) {
+    /// Takes in what is proposed after a place. Nothing that ends the generation is: it would gain no token.
+    pub fn reach(&mut self, request: &Request<'_>, sequence: &Sequence, info: &ModelInfo, place: Place) {
         let proposals = sequence.lines[place.line]
             .proposals(place.len)
             .unwrap_or_default();
         for (rank, &proposal) in proposals.iter().take(request.budget.max_branches).enumerate() {
-            if proposal.confidence >= request.budget.min_confidence {
+            if proposal.confidence >= request.budget.min_confidence
+                && !info.is_end_of_generation(proposal.token)
+            {
                 self.candidates.push(Candidate {
                     probability: place.probability * proposal.confidence,
                     after: place,
@@ -146,7 +148,7 @@ impl Growth {
                 // It was drafted before, and not verified.
                 Some(&next) if next == best.proposal.token && on.proposals(len + 1).is_some() => {
                     let node = Some(self.push(request, &best));
-                    self.reach(request, sequence, Place { node, ..place });
+                    self.reach(request, sequence, model.info(), Place { node, ..place });
                     continue;
                 }
                 None if frontier.iter().all(|(_, other)| other.line != line) => {

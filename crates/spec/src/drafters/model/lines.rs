@@ -1,5 +1,7 @@
 //! The draft model's sequences for one of the target's: a line of tokens for every branch of the tree.
 
+use std::cmp::Reverse;
+
 use crate::{Proposal, Request, Sampler, SequenceId, TargetModel, Token};
 
 /// A sequence of the draft model.
@@ -115,6 +117,13 @@ impl Sequence {
         self.lines[0].truncate(model, 0);
     }
 
+    /// After an error: what the model holds beyond what is known of it goes.
+    pub fn repair<M: TargetModel>(&mut self, model: &mut M) {
+        for line in &self.lines {
+            model.truncate(line.id, line.cached.len());
+        }
+    }
+
     /// Gives up all lines but one.
     fn keep<M: TargetModel>(&mut self, model: &mut M, line: usize) {
         self.lines.swap(0, line);
@@ -129,8 +138,9 @@ impl Sequence {
     pub fn follow<M: TargetModel>(&mut self, model: &mut M, request: &Request<'_>) -> Vec<Token> {
         let known = &request.tokens[self.start..];
         let lines = self.lines.iter().map(|line| line.shared(known)).enumerate();
+        // Of equals the first, on which the likeliest tokens are.
         let (longest, shared) = lines
-            .max_by_key(|&(_, shared)| shared)
+            .max_by_key(|&(at, shared)| (shared, Reverse(at)))
             .expect("there is always one");
         self.keep(model, longest);
         let line = &mut self.lines[0];

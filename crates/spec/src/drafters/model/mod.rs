@@ -63,6 +63,8 @@ struct Job<'r, 'a> {
     pending: Vec<Token>,
     /// The likeliest path of what others proposed: evaluated with the last of `pending`, since its rows cost next to nothing.
     ahead: Vec<Token>,
+    /// Whether these are so many that to read them is no part of drafting.
+    reads: bool,
     growth: Growth,
     /// What this pass evaluates of the tree, where it leads, and in which row.
     frontier: Vec<(Token, Place, Option<RowId>)>,
@@ -175,11 +177,12 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             sequence.fit(&mut self.model, request, depth, context);
             pending = sequence.follow(&mut self.model, request);
             if pending.is_empty() {
-                growth.root(request, &sequence);
+                growth.root(request, &sequence, self.model.info());
             }
         }
         Job {
             request,
+            reads: sequence.fresh || pending.len() > AHEAD,
             sequence,
             pending,
             ahead: Vec::new(),
@@ -228,7 +231,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             }));
         }
         if rows > 0 {
-            return if job.sequence.fresh { rows as u64 } else { 0 };
+            return if job.reads { rows as u64 } else { 0 };
         }
         let frontier = job.growth.step(job.request, &mut job.sequence, &mut self.model);
         job.done = frontier.is_empty();
@@ -300,7 +303,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
                     line.cached.extend(at.checked_sub(1).map(|before| ahead[before]));
                     line.said.push(proposals);
                 }
-                job.growth.root(job.request, &job.sequence);
+                job.growth.root(job.request, &job.sequence, self.model.info());
             }
         }
         for (token, place, row) in std::mem::take(&mut job.frontier) {
@@ -310,7 +313,8 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             let line = &mut job.sequence.lines[place.line()];
             line.cached.push(token);
             line.said.push(proposals);
-            job.growth.reach(job.request, &job.sequence, place);
+            job.growth
+                .reach(job.request, &job.sequence, self.model.info(), place);
         }
         Ok(())
     }
@@ -366,6 +370,8 @@ impl<M: TargetModel + Send> Drafter for ModelDrafter<M> {
         for mut job in jobs {
             if outcome.is_ok() {
                 job.growth.finish(job.request);
+            } else {
+                job.sequence.repair(&mut self.model);
             }
             self.sequences.insert(job.request.sequence, job.sequence);
         }

@@ -85,6 +85,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_shipped_belongs_to_real_vocabularies() {
+        for (name, first) in [
+            ("qwen2.5-coder-0.5b-instruct-q4_k_m.gguf", 151_643),
+            ("smollm2-135m-instruct-q4_1.gguf", 49_152),
+        ] {
+            let Some(path) = foretoken_gguf::testing::real_model(name) else {
+                continue;
+            };
+            let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
+            let ranking = Ranking::shipped(tokenizer.vocabulary_fingerprint()).expect(name);
+            assert!(ranking.tokens.iter().all(|&token| token < first), "{name}");
+            // Frequent words of English are among the first.
+            let the = tokenizer.encode(" the", foretoken_model::Special::Text);
+            let place = ranking.tokens.iter().position(|token| the == [*token]);
+            assert!(place.is_some_and(|place| place < 100), "{name}: {place:?}");
+        }
+    }
+
+    #[test]
     fn the_most_frequent_tokens_and_those_that_are_always_in() {
         let tokenizer = tokenizer();
         let size = tokenizer.vocab_size();

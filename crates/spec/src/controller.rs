@@ -42,8 +42,8 @@ const MARGIN: f64 = 1.02;
 const TRUST: f64 = 6.0;
 /// An answer is expected to go on for as many tokens as it has, and for so many at least, if its limit allows.
 const EXPECTED: usize = 32;
-/// A draft model begins when the answer has so many tokens: shorter ones do not repay its reading.
-const START: usize = 12;
+/// A draft model begins when the answer has so many tokens: of shorter ones it would cost more than a few percent.
+const START: usize = 24;
 
 /// Settings of a [`ControlledDrafter`].
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -560,6 +560,7 @@ impl Drafter for ControlledDrafter {
         let Round {
             number,
             sequences,
+            rows,
             mixed,
             context,
             draft_seconds,
@@ -592,7 +593,7 @@ impl Drafter for ControlledDrafter {
         account.plain += if mixed {
             // It would have waited for the prompt all the same.
             pass_seconds + gained.saturating_sub(1) as f64 * token
-        } else if tree.is_empty() && gained == 1 && draft_seconds < 0.01 * round {
+        } else if rows == sequences && draft_seconds < 0.01 * round {
             // This round was plain decoding: no estimate is better.
             round
         } else {

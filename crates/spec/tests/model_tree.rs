@@ -3,7 +3,7 @@
 use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain};
 use foretoken_spec::{
-    Budget, Drafter, Node, Request, Sampler, SamplerParams, SequenceId, Source, Token, TokenTree,
+    Budget, Drafter, ModelError, Node, Request, Sampler, SamplerParams, SequenceId, Source, Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -241,13 +241,48 @@ fn of_a_long_text_the_end_is_read_if_no_more_can_be_repaid() {
 
 #[test]
 fn branches_without_room_stay_leaves() {
-    for pages in 1..6 {
+    let budget = Budget {
+        max_depth: 6,
+        min_path_probability: 0.2,
+        ..WIDE
+    };
+    let drafted = |pages: usize| {
         let mut drafter = ModelDrafter::new(forking().with_pages(4, pages), 64);
-        let budget = Budget { max_depth: 6, ..WIDE };
-        let tree = draft(&mut drafter, &[1], budget, 0.0);
-        assert!(!tree.is_empty());
+        let tree = draft(&mut drafter, &[0, 0, 0, 1], budget, 0.0);
         drafter.end(SEQUENCE);
         assert_eq!(drafter.model().open_sequences(), 0);
+        paths(&tree)
+    };
+    // Three pages hold the first line, and of a branch what it shares with that; more of them hold the branches too.
+    let (few, many) = (drafted(3), drafted(100));
+    assert!(few.contains(&vec![3]) && !few.contains(&vec![3, 4]), "{few:?}");
+    assert!(
+        many.contains(&vec![2, 3]) && many.contains(&vec![3, 4, 5]),
+        "{many:?}"
+    );
+}
+
+#[test]
+fn after_a_pass_that_failed_with_several_branches_all_goes_on() {
+    let mut target = ScriptedModel::random(20, 3, 1.0);
+    let task = Task {
+        params: params(0.0),
+        key: 3,
+        prompt: vec![1, 2, 3],
+        max_tokens: 40,
+    };
+    let plain = decode_plain(&mut target, &task).unwrap();
+    for pass in 0..12 {
+        let draft_model = target.blurred(1, 0.5);
+        let broken = ModelError::Backend("broken".to_owned());
+        let mut drafter = Checked {
+            inner: ModelDrafter::new(draft_model.clone().failing_at(pass, broken), 20),
+            model: draft_model,
+            budget: WIDE,
+        };
+        let run = decode_drafted(&mut target, &mut drafter, WIDE, &task).unwrap();
+        assert_eq!((&run.tokens, run.draft_errors), (&plain.tokens, 1), "pass {pass}");
+        assert_eq!(drafter.inner.model().open_sequences(), 0);
     }
 }
 

@@ -17,12 +17,14 @@ pub(super) trait Guesser {
     fn guess(&self, place: &Self::Place, guesses: &mut Vec<Proposal>);
 }
 
-/// A guess that waits to become a node.
-struct Candidate<P> {
-    probability: f32,
-    node: Node,
-    depth: usize,
-    place: P,
+/// A guess that waits to become a node: the likeliest path is the greatest.
+pub(super) struct Candidate<P> {
+    /// Of the path that ends in it.
+    pub probability: f32,
+    pub node: Node,
+    pub depth: usize,
+    /// What its drafter knows of the place that it leads to, or that it follows.
+    pub place: P,
 }
 
 impl<P> Ord for Candidate<P> {

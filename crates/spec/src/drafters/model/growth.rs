@@ -1,10 +1,10 @@
 //! The growth of one request's tree: which tokens are worth an evaluation, and which stay leaves.
 
-use std::cmp::Ordering;
 use std::collections::BinaryHeap;
 
 use super::lines::Sequence;
-use crate::{ModelInfo, Node, NodeId, Proposal, Request, Source, TargetModel, Token, TokenTree};
+use crate::drafters::grow::Candidate;
+use crate::{ModelInfo, Node, NodeId, Request, Source, TargetModel, Token, TokenTree};
 
 /// Tokens of one tree that a pass of the draft model evaluates at most.
 const FRONTIER: usize = 4;
@@ -25,58 +25,19 @@ pub(super) struct Place {
     probability: f32,
 }
 
-/// A proposal that waits to become a node.
-#[derive(Clone, Copy, Debug)]
-struct Candidate {
-    probability: f32,
-    after: Place,
-    proposal: Proposal,
-    rank: u16,
-}
-
-impl Ord for Candidate {
-    fn cmp(&self, other: &Self) -> Ordering {
-        // Of equals the one that goes on from the earlier node.
-        self.probability
-            .total_cmp(&other.probability)
-            .then(other.after.node.cmp(&self.after.node))
-            .then(other.rank.cmp(&self.rank))
-    }
-}
-
-impl PartialOrd for Candidate {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl PartialEq for Candidate {
-    fn eq(&self, other: &Self) -> bool {
-        self.cmp(other).is_eq()
-    }
-}
-
-impl Eq for Candidate {}
-
 /// The tree of a request as it grows.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(super) struct Growth {
-    candidates: BinaryHeap<Candidate>,
+    /// Each with the place that it follows.
+    candidates: BinaryHeap<Candidate<Place>>,
     /// Nodes that were added.
     nodes: usize,
 }
 
 impl Growth {
-    /// Nothing is added beyond the budget, whatever it says of itself.
-    fn push(&mut self, request: &mut Request<'_>, candidate: &Candidate) -> NodeId {
+    fn push(&mut self, request: &mut Request<'_>, candidate: &Candidate<Place>) -> NodeId {
         let before = request.tree.len();
-        let id = request.tree.push(Node {
-            token: candidate.proposal.token,
-            parent: candidate.after.node,
-            confidence: candidate.proposal.confidence,
-            source: Source::Model,
-            rank: candidate.rank,
-        });
+        let id = request.tree.push(candidate.node);
         self.nodes += request.tree.len() - before;
         id
     }
@@ -104,9 +65,15 @@ impl Growth {
             {
                 self.candidates.push(Candidate {
                     probability: place.probability * proposal.confidence,
-                    after: place,
-                    proposal,
-                    rank: rank as u16,
+                    node: Node {
+                        token: proposal.token,
+                        parent: place.node,
+                        confidence: proposal.confidence,
+                        source: Source::Model,
+                        rank: rank as u16,
+                    },
+                    depth: place.depth + 1,
+                    place,
                 });
             }
         }
@@ -131,35 +98,35 @@ impl Growth {
                 leaves.push(best);
                 break;
             }
-            let Place { line, len, depth, .. } = best.after;
+            let (token, Place { line, len, .. }) = (best.node.token, best.place);
             let place = Place {
                 node: None,
                 line,
                 len: len + 1,
-                depth: depth + 1,
+                depth: best.depth,
                 probability: best.probability,
             };
-            if !goes_on(request, sequence, model.info(), place.depth, best.proposal.token) {
+            if !goes_on(request, sequence, model.info(), place.depth, token) {
                 leaves.push(best);
                 continue;
             }
             let on = &sequence.lines[line];
             match on.cached.get(len) {
                 // It was drafted before, and not verified.
-                Some(&next) if next == best.proposal.token && on.proposals(len + 1).is_some() => {
+                Some(&next) if next == token && on.proposals(len + 1).is_some() => {
                     let node = Some(self.push(request, &best));
                     self.reach(request, sequence, model.info(), Place { node, ..place });
                     continue;
                 }
                 None if frontier.iter().all(|(_, other)| other.line != line) => {
                     let node = Some(self.push(request, &best));
-                    frontier.push((best.proposal.token, Place { node, ..place }));
+                    frontier.push((token, Place { node, ..place }));
                 }
                 _ if sequence.lines.len() < LINES => {
                     let branch = on.branch(model, len);
                     sequence.lines.push(branch);
                     let (line, node) = (sequence.lines.len() - 1, Some(self.push(request, &best)));
-                    frontier.push((best.proposal.token, Place { node, line, ..place }));
+                    frontier.push((token, Place { node, line, ..place }));
                 }
                 _ => leaves.push(best),
             }
@@ -175,9 +142,7 @@ impl Growth {
             && let Some(best) = self.candidates.pop()
             && best.probability >= ROW * budget.min_path_probability
         {
-            if best.after.depth < budget.max_depth
-                && request.tokens.len() + best.after.depth < request.position_limit
-            {
+            if best.depth <= budget.max_depth && request.tokens.len() + best.depth <= request.position_limit {
                 self.push(request, &best);
             }
         }

@@ -210,10 +210,18 @@ fn rate(count: usize, time: Duration) -> Option<f64> {
 
 /// Adds to `total` what a drafter's clock went on between two readings.
 pub(crate) fn add_draft_times(total: &mut DraftTimes, before: DraftTimes, after: DraftTimes) {
-    total.passes += after.passes.saturating_sub(before.passes);
-    total.prompt_rows += after.prompt_rows.saturating_sub(before.prompt_rows);
-    total.prompt += after.prompt.saturating_sub(before.prompt);
-    total.eval_rows += after.eval_rows.saturating_sub(before.eval_rows);
-    total.eval += after.eval.saturating_sub(before.eval);
-    total.sample += after.sample.saturating_sub(before.sample);
+    let DraftTimes {
+        passes,
+        prompt_rows,
+        prompt,
+        eval_rows,
+        eval,
+        sample,
+    } = after.since(&before);
+    total.passes += passes;
+    total.prompt_rows += prompt_rows;
+    total.prompt += prompt;
+    total.eval_rows += eval_rows;
+    total.eval += eval;
+    total.sample += sample;
 }

@@ -20,9 +20,8 @@ use std::time::Instant;
 use anyhow::{Context, ensure};
 use clap::Parser;
 use foretoken::engine::RoundReport;
-use foretoken::spec::{
-    ControlledDrafter, ControllerParams, DraftError, Drafter, Node, Request, SequenceId, Source, TargetModel,
-};
+use foretoken::spec::testing::AlwaysWrongDrafter;
+use foretoken::spec::{ControlledDrafter, ControllerParams, Drafter, TargetModel};
 use foretoken::{
     Drafting, GenerationRequest, Message, Sampler, SamplerParams, Session, SessionOptions, Token,
 };
@@ -107,39 +106,6 @@ fn hash(of: u64) -> u64 {
     Sampler::key(of, 0)
 }
 
-/// Sure of tokens that are never right.
-struct AlwaysWrong;
-
-impl Drafter for AlwaysWrong {
-    fn name(&self) -> &str {
-        "always wrong"
-    }
-
-    fn begin(&mut self, _: SequenceId, _: &[Token]) -> Result<(), DraftError> {
-        Ok(())
-    }
-
-    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
-        for request in requests {
-            let mut parent = None;
-            for at in 0..request.budget.max_nodes.min(request.budget.max_depth) {
-                // Pieces of rare scripts and rarely used words stand at the end of a vocabulary.
-                let token = 40_000 + (hash(at as u64) % 1000) as Token;
-                parent = Some(request.tree.push(Node {
-                    token,
-                    parent,
-                    confidence: 0.99,
-                    source: Source::Suffix,
-                    rank: 0,
-                }));
-            }
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, _: SequenceId) {}
-}
-
 /// Keeps a core busy until it is dropped.
 struct Load(Arc<AtomicBool>);
 
@@ -165,7 +131,8 @@ impl Drop for Load {
 }
 
 struct Answer {
-    tokens: Vec<Token>,
+    /// Prompt and answer.
+    text: Vec<Token>,
     seconds: f64,
     longest_round: f64,
 }
@@ -190,6 +157,8 @@ fn main() -> anyhow::Result<()> {
     );
     for scenario in Scenario::ALL {
         let mut pairs: Vec<(f64, f64, f64)> = Vec::new();
+        // Of the first plain answer: the first repetition begins with it.
+        let mut plain_text = Vec::new();
         for repeat in 0..args.repeat {
             let mut answers = BTreeMap::new();
             let order = if repeat % 2 == 0 {
@@ -202,7 +171,9 @@ fn main() -> anyhow::Result<()> {
                     (false, _) => None,
                     (true, Scenario::AlwaysWrong) => {
                         let cost = session.cost().context("no costs were measured")?.clone();
-                        let wrong = Box::new(AlwaysWrong) as Box<dyn Drafter>;
+                        let vocab_size = session.engine().model().info().vocab_size;
+                        let wrong = AlwaysWrongDrafter::new(vec![plain_text.clone()], vocab_size);
+                        let wrong = Box::new(wrong) as Box<dyn Drafter>;
                         let controlled =
                             ControlledDrafter::new(ControllerParams::default(), vec![wrong], None, cost);
                         Some(Box::new(controlled) as Box<dyn Drafter>)
@@ -211,17 +182,14 @@ fn main() -> anyhow::Result<()> {
                 };
                 session.install(drafter);
                 let rounds = trace.as_mut().filter(|_| drafts);
-                answers.insert(
-                    drafts,
-                    answer(&mut session, scenario, args.tokens, repeat, rounds)?,
-                );
+                let answer = answer(&mut session, scenario, args.tokens, repeat, rounds)?;
+                if !drafts {
+                    plain_text.clone_from(&answer.text);
+                }
+                answers.insert(drafts, answer);
             }
             let (plain, drafted) = (&answers[&false], &answers[&true]);
-            ensure!(
-                plain.tokens == drafted.tokens,
-                "{}: tokens differ",
-                scenario.name()
-            );
+            ensure!(plain.text == drafted.text, "{}: tokens differ", scenario.name());
             let allowed = budget * plain.seconds + rounds as f64 * plain.longest_round;
             pairs.push((plain.seconds, drafted.seconds, allowed));
         }
@@ -255,6 +223,7 @@ fn answer(
         content: scenario.prompt(),
     }])?;
     let ends = session.engine().model().info().end_of_generation.clone();
+    let mut text = prompt.clone();
     let request = GenerationRequest {
         prompt,
         sampler: SamplerParams {
@@ -282,9 +251,11 @@ fn answer(
             }
         }
     })?;
+    let seconds = start.elapsed().as_secs_f64();
+    text.extend(generation.tokens);
     Ok(Answer {
-        tokens: generation.tokens,
-        seconds: start.elapsed().as_secs_f64(),
+        text,
+        seconds,
         longest_round,
     })
 }

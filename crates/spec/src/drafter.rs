@@ -120,6 +120,20 @@ pub struct DraftTimes {
     pub sample: Duration,
 }
 
+impl DraftTimes {
+    /// What was added since these were `before`.
+    pub fn since(&self, before: &Self) -> Self {
+        Self {
+            passes: self.passes.saturating_sub(before.passes),
+            prompt_rows: self.prompt_rows.saturating_sub(before.prompt_rows),
+            prompt: self.prompt.saturating_sub(before.prompt),
+            eval_rows: self.eval_rows.saturating_sub(before.eval_rows),
+            eval: self.eval.saturating_sub(before.eval),
+            sample: self.sample.saturating_sub(before.sample),
+        }
+    }
+}
+
 /// A source of drafts. It may keep state per sequence, in any thread; calls for one sequence come in the
 /// order `begin`, then rounds of `draft`, `submitted`, `observe`, then `end`.
 pub trait Drafter: Send {

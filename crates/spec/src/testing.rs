@@ -9,4 +9,4 @@ mod run;
 pub use counters::Counters;
 pub use drafters::{AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter};
 pub use model::{Evaluation, ScriptedModel};
-pub use run::{Run, Task, decode_drafted, decode_plain, token_law};
+pub use run::{Run, Task, decode_drafted, decode_plain, open_params, token_law};

@@ -3,7 +3,7 @@
 use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::testing::{
     AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter, Run, ScriptedModel,
-    Task, decode_drafted, decode_plain, token_law,
+    Task, decode_drafted, decode_plain, open_params, token_law,
 };
 use foretoken_spec::{
     Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Token,
@@ -18,16 +18,6 @@ fn budget(nodes: usize, depth: usize) -> Budget {
         max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
-    }
-}
-
-fn open_params(temperature: f32) -> SamplerParams {
-    SamplerParams {
-        temperature,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        ..Default::default()
     }
 }
 

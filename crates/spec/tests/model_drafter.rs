@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use foretoken_spec::drafters::ModelDrafter;
-use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain};
+use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain, open_params};
 use foretoken_spec::{
     Budget, Committed, DraftError, Drafter, LogitError, ModelError, Request, Sampler, SamplerParams,
     SequenceId, Source, Token, TokenTree,
@@ -21,16 +21,6 @@ fn budget(length: usize) -> Budget {
         max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
-    }
-}
-
-fn params(temperature: f32) -> SamplerParams {
-    SamplerParams {
-        temperature,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        ..Default::default()
     }
 }
 
@@ -53,7 +43,7 @@ impl Ask {
             budget: budget(length),
             position_limit: 1000,
             deadline: None,
-            params: params(0.0),
+            params: open_params(0.0),
         }
     }
 }
@@ -158,7 +148,7 @@ fn the_draft_ends_before_the_token_that_it_is_not_sure_of() {
     });
     for temperature in [0.0, 0.3] {
         let mut ask = Ask::new(&[3], 8);
-        ask.params = params(temperature);
+        ask.params = open_params(temperature);
         assert!(draft(&mut ModelDrafter::new(torn.clone(), 10), &ask).len() == 8);
         ask.budget.min_confidence = 0.8;
         let drafted = draft(&mut ModelDrafter::new(torn.clone(), 10), &ask);
@@ -246,7 +236,7 @@ proptest! {
     ) {
         let mut target = ScriptedModel::random(20, seed, 2.0);
         let mut drafter = ModelDrafter::new(target.blurred(1, blur), 20).with_prompt_chunk(chunk);
-        let task = Task { params: params(temperature), key, prompt: prompt.clone(), max_tokens: 60 };
+        let task = Task { params: open_params(temperature), key, prompt: prompt.clone(), max_tokens: 60 };
         let plain = decode_plain(&mut target, &task).unwrap();
         let budget = Budget { min_confidence, ..budget(length) };
         let run = decode_drafted(&mut target, &mut drafter, budget, &task).unwrap();
@@ -279,7 +269,7 @@ proptest! {
             if history.len() + length <= context && context >= 24 && histories.iter().all(|h| h.len() + length <= context) {
                 let mut path = history.clone();
                 for token in drafted {
-                    let mut sampler = Sampler::new(params(0.0), 5, &path);
+                    let mut sampler = Sampler::new(open_params(0.0), 5, &path);
                     prop_assert_eq!(token, sampler.sample(&model.logits_after(&path)).unwrap());
                     path.push(token);
                 }
@@ -294,7 +284,7 @@ fn sequences_share_passes_and_nothing_else() {
     let asks: Vec<Ask> = (0..4u32)
         .map(|i| Ask {
             sequence: SequenceId(u64::from(i)),
-            params: params(0.5 * i as f32),
+            params: open_params(0.5 * i as f32),
             ..Ask::new(&(i..4 * i + 2).collect::<Vec<_>>(), 3 + i as usize)
         })
         .collect();
@@ -319,7 +309,7 @@ fn a_sequence_longer_than_the_draft_context_is_drafted_through_a_window() {
         for prompt_length in [1, 20, 31, 32, 33, 100] {
             let prompt: Vec<Token> = (0..prompt_length).map(|i| i * 7 % 20).collect();
             let task = Task {
-                params: params(temperature),
+                params: open_params(temperature),
                 key: 3,
                 prompt,
                 max_tokens: 120,
@@ -356,7 +346,7 @@ fn vocabularies_may_differ_by_padding() {
     // A draft model with more padding than the target: nothing beyond the target's vocabulary is proposed.
     let mut target = spread(40);
     let task = Task {
-        params: params(0.9),
+        params: open_params(0.9),
         key: 3,
         prompt: vec![1, 2],
         max_tokens: 50,
@@ -374,7 +364,7 @@ fn vocabularies_may_differ_by_padding() {
     // A smaller one: tokens that it does not have are shown to it as another.
     let mut target = counting(48);
     let task = Task {
-        params: params(0.9),
+        params: open_params(0.9),
         key: 3,
         prompt: vec![38],
         max_tokens: 50,
@@ -410,7 +400,7 @@ fn a_head_may_cover_a_part_of_the_vocabulary() {
             .unwrap()
     };
     let task = Task {
-        params: params(0.5),
+        params: open_params(0.5),
         key: 3,
         prompt: vec![95],
         max_tokens: 40,

@@ -1,9 +1,9 @@
 //! The draft model's trees: what grows, what is evaluated for it, and what is left afterwards.
 
 use foretoken_spec::drafters::ModelDrafter;
-use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain};
+use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain, open_params};
 use foretoken_spec::{
-    Budget, Drafter, ModelError, Node, Request, Sampler, SamplerParams, SequenceId, Source, Token, TokenTree,
+    Budget, Drafter, ModelError, Node, Request, Sampler, SequenceId, Source, Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -18,16 +18,6 @@ const WIDE: Budget = Budget {
     min_confidence: 0.0,
 };
 
-fn params(temperature: f32) -> SamplerParams {
-    SamplerParams {
-        temperature,
-        top_k: 0,
-        top_p: 1.0,
-        min_p: 0.0,
-        ..Default::default()
-    }
-}
-
 /// Extends a tree after these tokens.
 fn extend(
     drafter: &mut dyn Drafter,
@@ -36,7 +26,7 @@ fn extend(
     temperature: f32,
     tree: &mut TokenTree,
 ) {
-    let snapshot = Sampler::new(params(temperature), 5, tokens).snapshot();
+    let snapshot = Sampler::new(open_params(temperature), 5, tokens).snapshot();
     let request = Request {
         sequence: SEQUENCE,
         tokens,
@@ -266,7 +256,7 @@ fn branches_without_room_stay_leaves() {
 fn after_a_pass_that_failed_with_several_branches_all_goes_on() {
     let mut target = ScriptedModel::random(20, 3, 1.0);
     let task = Task {
-        params: params(0.0),
+        params: open_params(0.0),
         key: 3,
         prompt: vec![1, 2, 3],
         max_tokens: 40,
@@ -279,6 +269,7 @@ fn after_a_pass_that_failed_with_several_branches_all_goes_on() {
             inner: ModelDrafter::new(draft_model.clone().failing_at(pass, broken), 20),
             model: draft_model,
             budget: WIDE,
+            nodes: 0,
         };
         let run = decode_drafted(&mut target, &mut drafter, WIDE, &task).unwrap();
         assert_eq!((&run.tokens, run.draft_errors), (&plain.tokens, 1), "pass {pass}");
@@ -315,14 +306,16 @@ proptest! {
                 min_path_probability: least,
                 min_confidence: 0.0,
             },
+            nodes: 0,
         };
-        let task = Task { params: params(temperature), key, prompt, max_tokens: 50 };
+        let task = Task { params: open_params(temperature), key, prompt, max_tokens: 50 };
         let plain = decode_plain(&mut target, &task).unwrap();
         let budget = drafter.budget;
         let run = decode_drafted(&mut target, &mut drafter, budget, &task).unwrap();
         prop_assert_eq!(&run.tokens, &plain.tokens);
         prop_assert_eq!(run.draft_errors, 0);
         prop_assert_eq!(drafter.inner.model().open_sequences(), 0);
+        prop_assert!(pages < 1000 || drafter.nodes > 0);
     }
 }
 
@@ -331,6 +324,8 @@ struct Checked {
     inner: ModelDrafter<ScriptedModel>,
     model: ScriptedModel,
     budget: Budget,
+    /// Nodes that were compared.
+    nodes: usize,
 }
 
 impl Drafter for Checked {
@@ -347,6 +342,7 @@ impl Drafter for Checked {
         for request in requests {
             let tree: &TokenTree = request.tree;
             assert!(tree.len() <= self.budget.max_nodes);
+            self.nodes += tree.len();
             for (id, node) in (0..).zip(tree.nodes()) {
                 assert!(tree.depth(id) <= self.budget.max_depth);
                 let before = node.parent.map_or_else(Vec::new, |parent| tree.path(parent));

@@ -2,7 +2,6 @@
 
 use std::time::Instant;
 
-use crate::drafter::DraftTimes;
 use crate::{Budget, CostModel, DraftError, PlainReason, Request};
 
 use super::{CostlyDrafter, MARGIN};
@@ -195,14 +194,7 @@ impl DraftModel {
         let (Some(before), Some(after)) = (before, drafter.times()) else {
             return (outcome, start.elapsed().as_secs_f64(), 0.0);
         };
-        let spent = DraftTimes {
-            passes: after.passes - before.passes,
-            prompt_rows: after.prompt_rows - before.prompt_rows,
-            prompt: after.prompt.saturating_sub(before.prompt),
-            eval_rows: after.eval_rows - before.eval_rows,
-            eval: after.eval.saturating_sub(before.eval),
-            sample: after.sample.saturating_sub(before.sample),
-        };
+        let spent = after.since(&before);
         let (reading, eval) = (spent.prompt.as_secs_f64(), spent.eval.as_secs_f64());
         if spent.prompt_rows == 0 && spent.passes > 0 {
             let passes = spent.passes as f64;

@@ -254,3 +254,14 @@ fn next_law(logits: &[f32], params: &SamplerParams) -> Vec<f64> {
     kept.iter().for_each(|&i| law[i] = weight(i, temperature) / total);
     law
 }
+
+/// A temperature and nothing that filters.
+pub fn open_params(temperature: f32) -> SamplerParams {
+    SamplerParams {
+        temperature,
+        top_k: 0,
+        top_p: 1.0,
+        min_p: 0.0,
+        ..SamplerParams::default()
+    }
+}

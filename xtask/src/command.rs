@@ -24,10 +24,15 @@ pub fn foretoken() -> Result<PathBuf> {
 
 /// A program that `cargo build --release` has left.
 pub fn release(name: &str) -> Result<PathBuf> {
+    built("release", name)
+}
+
+/// A program that a build has left: `release` or `debug`.
+pub fn built(profile: &str, name: &str) -> Result<PathBuf> {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     let target = root().join(target.unwrap_or_else(|| "target".into()));
     let path = target
-        .join("release")
+        .join(profile)
         .join(format!("{name}{}", std::env::consts::EXE_SUFFIX));
     ensure!(path.exists(), "the build left no {}", path.display());
     Ok(path)

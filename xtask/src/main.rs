@@ -1,15 +1,18 @@
 //! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`, `peers`,
-//! `instructions`, `ranking`.
+//! `instructions`, `ranking`, `soak`.
 //!
 //! Not here: anything that the engine itself needs.
 #![forbid(unsafe_code)]
 
+mod clients;
 mod command;
 mod demo;
 mod instructions;
 mod models;
 mod peers;
+mod python;
 mod ranking;
+mod server;
 mod test;
 
 use clap::{Parser, Subcommand};
@@ -70,6 +73,8 @@ enum Task {
         #[arg(required = true)]
         texts: Vec<PathBuf>,
     },
+    /// Many clients at once against a server: answers as alone, faults survived, nothing leaked
+    Soak(clients::SoakArgs),
     /// Fetch the models and run every test, those on real models included
     Test {
         /// With SmolLM2 alone (98 MB instead of 2 GB)
@@ -88,6 +93,7 @@ fn main() -> ExitCode {
         Task::Peers(args) => peers::run(&args),
         Task::Instructions { write } => instructions::run(write),
         Task::Ranking { model, out, texts } => ranking::run(&model, &out, &texts),
+        Task::Soak(args) => clients::soak(&args),
         Task::Test { quick } => test::run(quick),
     };
     match result {

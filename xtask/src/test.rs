@@ -1,11 +1,12 @@
 //! `cargo xtask test`: everything, real models included.
-use crate::{command, models};
+use crate::{clients, command, models};
 use anyhow::{Context, Result};
 use std::fs;
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Fetches the models, all or for a quick run the smallest, and runs every test of the workspace.
+/// Fetches the models, all or for a quick run the smallest, and runs every test of the workspace, then those of
+/// the official clients.
 pub fn run(quick: bool) -> Result<()> {
     let start = Instant::now();
     let dir = if quick {
@@ -20,6 +21,7 @@ pub fn run(quick: bool) -> Result<()> {
             .arg("--workspace")
             .env("FORETOKEN_MODELS", dir),
     )?;
+    clients::run(&command::built("debug", "foretoken")?)?;
     eprintln!("all tests passed, in {:.0} s", start.elapsed().as_secs_f64());
     Ok(())
 }

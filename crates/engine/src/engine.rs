@@ -5,13 +5,14 @@
 use std::time::Instant;
 
 use foretoken_spec::{
-    Batch, DraftError, Drafter, ForcedAcceptance, HiddenNeed, Sampler, Scores, TargetModel,
+    Batch, DraftError, Drafter, ForcedAcceptance, HiddenNeed, Sampler, Scores, Source, TargetModel,
 };
 
+use crate::prefixes::Prefixes;
 use crate::sequence::{Output, Sequence, Turn};
 use crate::{
-    DraftPolicy, Event, FinishReason, GenerationRequest, RequestError, RequestId, SequenceError, Stats,
-    TokenBytes,
+    DraftPolicy, Event, FinishReason, GenerationRequest, PromptPace, RequestError, RequestId, SequenceError,
+    Stats, TokenBytes, Totals,
 };
 
 /// How an engine works. None of this changes a token, but for `force_accept`.
@@ -19,8 +20,12 @@ use crate::{
 pub struct EngineOptions {
     /// How long drafts may be.
     pub policy: DraftPolicy,
-    /// Rows of a pass that may be pending tokens of prompts.
+    /// Most rows of a pass that may be pending tokens of prompts.
     pub prompt_rows: usize,
+    /// Keeps passes with such rows short.
+    pub pace: Option<PromptPace>,
+    /// Ended sequences of which the cache keeps what they held, for others that begin with the same tokens.
+    pub prefixes: usize,
     /// Accept each draft token with this probability instead of comparing it: a measurement of the
     /// machinery apart from the models. The text is then not the model's, and statistics say so.
     pub force_accept: Option<f64>,
@@ -31,6 +36,8 @@ impl Default for EngineOptions {
         Self {
             policy: DraftPolicy::default(),
             prompt_rows: 256,
+            pace: None,
+            prefixes: 0,
             force_accept: None,
         }
     }
@@ -44,6 +51,8 @@ pub struct Engine<M> {
     pub(crate) options: EngineOptions,
     /// In order of arrival: the order in which they get memory.
     pub(crate) active: Vec<Sequence>,
+    pub(crate) prefixes: Prefixes,
+    pub(crate) totals: Totals,
     /// What happened outside a round.
     pub(crate) pending_events: Vec<Event>,
     next_id: u64,
@@ -65,6 +74,8 @@ impl<M: TargetModel> Engine<M> {
             drafter,
             options,
             active: Vec::new(),
+            prefixes: Prefixes::default(),
+            totals: Totals::default(),
             pending_events: Vec::new(),
             next_id: 0,
             batch: Batch::default(),
@@ -84,6 +95,16 @@ impl<M: TargetModel> Engine<M> {
     pub fn model_mut(&mut self) -> &mut M {
         assert!(self.is_idle(), "the model holds what sequences are made of");
         &mut self.model
+    }
+
+    /// What all rounds so far took.
+    pub fn totals(&self) -> Totals {
+        self.totals
+    }
+
+    /// Sequences that are being generated.
+    pub fn active(&self) -> usize {
+        self.active.len()
     }
 
     /// Whether there is nothing to do.
@@ -122,8 +143,9 @@ impl<M: TargetModel> Engine<M> {
             ..Stats::default()
         };
         let mut drafting = false;
-        if let Some(drafter) = &mut self.drafter {
-            stats.speculation.drafter = Some(drafter.name().to_string());
+        if let Some(drafter) = self.drafter.as_mut().filter(|_| request.drafts.any()) {
+            let only = request.drafts.sources.single().map(Source::name);
+            stats.speculation.drafter = Some(only.unwrap_or_else(|| drafter.name()).to_string());
             stats.speculation.forced = self.options.force_accept;
             let hidden = drafter.needs().hidden == HiddenNeed::None || self.model.info().capabilities.hidden;
             let begun = match hidden {
@@ -148,6 +170,8 @@ impl<M: TargetModel> Engine<M> {
             output: Output::new(&request.stops, limit, limit_reason),
             tokens: request.prompt,
             cancel: request.cancel,
+            limits: request.drafts,
+            logprobs: request.logprobs,
             forced: self.options.force_accept.map(|probability| ForcedAcceptance {
                 probability,
                 key: request.key,
@@ -158,6 +182,7 @@ impl<M: TargetModel> Engine<M> {
             drafting,
             observed: 0,
             parked: false,
+            looking: true,
             hidden: Vec::new(),
             turn: Turn::default(),
         });
@@ -196,7 +221,14 @@ impl<M: TargetModel> Engine<M> {
             if let Some(drafter) = self.drafter.as_mut().filter(|_| sequence.drafting) {
                 drafter.end(sequence.handle);
             }
-            self.model.release(sequence.handle);
+            match outcome {
+                Ok(_) => {
+                    let Sequence { handle, tokens, .. } = sequence;
+                    self.prefixes
+                        .keep(&mut self.model, handle, tokens, self.options.prefixes);
+                }
+                Err(_) => self.model.release(sequence.handle),
+            }
             events.push(Event::Finished {
                 id: sequence.id,
                 outcome,

@@ -6,15 +6,20 @@
 //!
 //! - [`engine`](Engine): requests come and go;
 //! - `round`: memory, drafts, one target pass, verification, commit;
+//! - `prefixes`: what sequences begin with alike is computed once;
+//! - [`pace`](PromptPace): how much of a prompt goes into a round;
 //! - [`policy`](DraftPolicy): how long drafts may be;
 //! - [`text`](TokenBytes): streamed text without broken characters or stop strings;
-//! - [`stats`](Stats): what it cost.
+//! - [`stats`](Stats): what it cost; [`report`](Timings) shapes that for machines.
 //!
 //! Not here: tokenizers, HTTP, how a model computes.
 #![forbid(unsafe_code)]
 
 mod engine;
+mod pace;
 mod policy;
+mod prefixes;
+mod report;
 mod request;
 mod round;
 mod sequence;
@@ -22,10 +27,12 @@ mod stats;
 mod text;
 
 pub use engine::{Engine, EngineOptions};
-pub use policy::DraftPolicy;
+pub use pace::PromptPace;
+pub use policy::{DraftLimits, DraftPolicy};
+pub use report::{ModelTimings, NO_DRAFTER, SpeculationReport, Timings};
 pub use request::{
     Event, FinishReason, GenerationRequest, MAX_STOP_BYTES, MAX_STOPS, OutputToken, Progress, RequestError,
     RequestId, SequenceError,
 };
-pub use stats::{Passes, RoundReport, Speculation, Stats, TargetTimes};
+pub use stats::{Passes, RoundReport, Speculation, Stats, TargetTimes, Totals};
 pub use text::{Fragment, TokenBytes};

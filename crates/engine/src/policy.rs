@@ -3,7 +3,7 @@
 //! Not here: costs and observed acceptance. The controller, which knows them, is a drafter and decides within these
 //! bounds.
 
-use foretoken_spec::{Budget, ModelInfo, TokenTree};
+use foretoken_spec::{Budget, ModelInfo, Sources, TokenTree};
 
 /// Tokens that may be tried in one place.
 const BRANCHES: usize = 4;
@@ -32,16 +32,42 @@ impl Default for DraftPolicy {
     }
 }
 
+/// What one request asks of its drafts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DraftLimits {
+    /// Who may draft; with none it is decoded plainly.
+    pub sources: Sources,
+    /// Most draft tokens of a round.
+    pub max: usize,
+}
+
+impl Default for DraftLimits {
+    fn default() -> Self {
+        Self {
+            sources: Sources::ALL,
+            max: usize::MAX,
+        }
+    }
+}
+
+impl DraftLimits {
+    /// Whether they leave anything to draft.
+    pub fn any(&self) -> bool {
+        self.sources != Sources::NONE && self.max > 0
+    }
+}
+
 impl DraftPolicy {
     /// What the next draft of a sequence may be, where `room` tokens may precede the last one that the
-    /// sequence can hold.
-    pub fn budget(&self, room: usize) -> Budget {
+    /// sequence can hold, and its request asked for no more than `limits`.
+    pub fn budget(&self, room: usize, limits: &DraftLimits) -> Budget {
         let (most, max_branches, min_confidence) = match self.fixed {
             Some(exactly) => (exactly, 1, 0.0),
             None => (self.max, BRANCHES, self.p_min),
         };
-        let most = most.min(room);
+        let most = most.min(room).min(limits.max);
         Budget {
+            sources: limits.sources,
             max_nodes: most,
             max_depth: most,
             max_branches,

@@ -1,11 +1,10 @@
 //! What goes into the engine and what comes out.
 
 use foretoken_spec::{
-    Cancel, LogitError, ModelError, ModelInfo, OutOfPages, ParamError, SamplerParams, Source, Token,
+    Cancel, LogProbs, LogitError, ModelError, ModelInfo, OutOfPages, ParamError, SamplerParams, Source, Token,
 };
 
-use crate::RoundReport;
-use crate::{Fragment, Stats};
+use crate::{DraftLimits, Fragment, RoundReport, Stats};
 
 /// Most stop strings of a request.
 pub const MAX_STOPS: usize = 64;
@@ -25,13 +24,20 @@ pub struct GenerationRequest {
     pub max_tokens: Option<usize>,
     /// Texts that end the generation. They are no part of the output; the token that completes one counts.
     pub stops: Vec<String>,
+    /// What may be drafted for it.
+    pub drafts: DraftLimits,
+    /// Give each token's log-probability, and those of so many of the likeliest.
+    pub logprobs: Option<usize>,
     /// Ends the generation from any thread, also between two layers of a pass that serves it alone.
     pub cancel: Cancel,
 }
 
 impl GenerationRequest {
-    /// Refuses a request that a model cannot serve.
-    pub(crate) fn check(&self, info: &ModelInfo) -> Result<(), RequestError> {
+    /// Refuses a request that a model cannot serve; [`Engine::add`](crate::Engine::add) does so too.
+    ///
+    /// # Errors
+    /// What of it cannot be served.
+    pub fn check(&self, info: &ModelInfo) -> Result<(), RequestError> {
         let GenerationRequest {
             prompt,
             sampler,
@@ -169,6 +175,8 @@ pub struct OutputToken {
 pub struct Progress {
     /// The tokens.
     pub tokens: Vec<OutputToken>,
+    /// How likely each token was, if the request asked for it; else empty.
+    pub logprobs: Vec<LogProbs>,
     /// The text that became certain; it may lag behind the tokens.
     pub text: Vec<Fragment>,
     /// Draft tokens that the target did not want, in tree order.

@@ -7,9 +7,9 @@
 use std::time::{Duration, Instant};
 
 use foretoken_spec::{
-    Cancel, Committed, DraftError, HiddenNeed, ModelError, Needs, NodeId, OutOfPages, Output as Wanted,
-    PassTime, Request, Row, RowId, SamplerSnapshot, TargetModel, VerifiedRow, top_logits, verify,
-    verify_forced,
+    Cancel, Committed, DraftError, HiddenNeed, LogProbs, ModelError, Needs, NodeId, OutOfPages,
+    Output as Wanted, PassTime, Request, Row, RowId, SamplerSnapshot, SequenceId, TargetModel, VerifiedRow,
+    top_logits, verify, verify_forced,
 };
 
 use crate::sequence::Sequence;
@@ -42,19 +42,21 @@ impl<M: TargetModel> Engine<M> {
 
     /// Decides what each sequence evaluates, and secures the memory for it, oldest first.
     fn plan(&mut self, events: &mut Vec<Event>) {
-        let mut prompt_rows = self.options.prompt_rows.max(1);
+        self.active.iter_mut().for_each(|sequence| sequence.turn.reset());
+        self.share_prefixes();
+        let rows = self.prompt_rows();
         let mut failed = Vec::new();
-        for at in 0..self.active.len() {
-            let sequence = &mut self.active[at];
-            sequence.turn.reset();
+        for (at, &rows) in rows.iter().enumerate() {
+            let sequence = &self.active[at];
             let pending = sequence.tokens.len() - self.model.len(sequence.handle);
-            let chunk = if pending == 1 { 1 } else { pending.min(prompt_rows) };
+            let chunk = if pending == 1 { 1 } else { pending.min(rows) };
             if sequence.parked || chunk == 0 {
                 continue;
             }
             let decodes = pending == 1 && sequence.is_decoding();
+            let room = sequence.output.remaining() - 1;
             let budget = (decodes && sequence.drafting)
-                .then(|| self.options.policy.budget(sequence.output.remaining() - 1))
+                .then(|| self.options.policy.budget(room, &sequence.limits))
                 .filter(|budget| budget.max_nodes > 0);
             let room = self.secure(at, chunk, budget.map_or(0, |budget| budget.max_nodes));
             let sequence = &mut self.active[at];
@@ -62,12 +64,10 @@ impl<M: TargetModel> Engine<M> {
                 Room::Wait => sequence.parked = true,
                 Room::Never(error) => failed.push((sequence.id, error)),
                 Room::Whole | Room::WithoutDraft => {
+                    sequence.looking = false;
                     sequence.turn.chunk = chunk;
                     sequence.turn.draws = chunk == pending;
                     sequence.turn.budget = budget.filter(|_| matches!(room, Room::Whole));
-                    if !decodes {
-                        prompt_rows = prompt_rows.saturating_sub(chunk);
-                    }
                 }
             }
         }
@@ -77,21 +77,22 @@ impl<M: TargetModel> Engine<M> {
         });
     }
 
-    /// Secures room for `chunk` rows, and for `draft` more if there is any. If need be, a sequence takes the
-    /// pages of the youngest that came after it; those start over when some sequence has ended. The oldest
+    /// Secures room for `chunk` rows, and for `draft` more if there is any. If need be, a sequence takes the pages that ended
+    /// ones left, then those of the youngest that came after it; these start over when some sequence has ended. The oldest
     /// never waits, so that there always is progress.
     fn secure(&mut self, at: usize, chunk: usize, draft: usize) -> Room {
         let handle = self.active[at].handle;
-        if self.model.reserve(handle, chunk + draft).is_ok() {
+        if self.reserve(handle, chunk + draft).is_ok() {
             return Room::Whole;
         }
-        while let Err(error) = self.model.reserve(handle, chunk) {
+        while let Err(error) = self.reserve(handle, chunk) {
             // One that waits may have kept its pages; one that does not may have secured some.
             let holds = |s: &Sequence| !s.parked || self.model.len(s.handle) > 0;
             if let Some(youngest) = self.active[at + 1..].iter().rposition(holds) {
                 let youngest = &mut self.active[at + 1 + youngest];
                 self.model.truncate(youngest.handle, 0);
                 youngest.parked = true;
+                youngest.looking = true;
             } else if at > 0 {
                 return Room::Wait;
             } else {
@@ -99,6 +100,16 @@ impl<M: TargetModel> Engine<M> {
             }
         }
         Room::WithoutDraft
+    }
+
+    /// Secures room, if need be in place of what ended sequences left.
+    fn reserve(&mut self, handle: SequenceId, rows: usize) -> Result<(), OutOfPages> {
+        loop {
+            match self.model.reserve(handle, rows) {
+                Err(_) if self.prefixes.evict(&mut self.model) => {}
+                outcome => return outcome,
+            }
+        }
     }
 
     /// Asks for the drafts of all sequences in one call.
@@ -114,6 +125,11 @@ impl<M: TargetModel> Engine<M> {
             return;
         }
         let drafted = self.active.iter_mut().filter(|s| s.turn.budget.is_some());
+        let deadline = self
+            .options
+            .pace
+            .as_ref()
+            .map(|pace| Instant::now() + pace.max_stall());
         let mut requests: Vec<Request<'_>> = drafted
             .zip(&snapshots)
             .map(|(s, snapshot)| Request {
@@ -123,7 +139,7 @@ impl<M: TargetModel> Engine<M> {
                 hidden: (!s.hidden.is_empty()).then_some(&s.hidden[..]),
                 sampler: snapshot,
                 budget: s.turn.budget.expect("filtered"),
-                deadline: None,
+                deadline,
                 tree: &mut s.turn.tree,
             })
             .collect();
@@ -131,6 +147,7 @@ impl<M: TargetModel> Engine<M> {
         let start = Instant::now();
         let outcome = drafter.draft(&mut requests);
         let time = start.elapsed();
+        self.totals.draft += time;
         let after = drafter.times().unwrap_or_default();
         let info = self.model.info();
         for sequence in self.active.iter_mut().filter(|s| s.turn.budget.is_some()) {
@@ -227,8 +244,8 @@ impl<M: TargetModel> Engine<M> {
                 return self.end_where(events, |s| (s.turn.chunk > 0).then(|| Err(error.clone().into())));
             }
         }
-        self.end_cancelled(events);
         self.tell_time(time);
+        self.end_cancelled(events);
         let mut failed = Vec::new();
         for at in 0..self.active.len() {
             if self.active[at].turn.chunk == 0 {
@@ -256,16 +273,30 @@ impl<M: TargetModel> Engine<M> {
         });
     }
 
-    /// Tells the drafter what the pass took.
+    /// Tells whoever counts on it what the pass took.
     fn tell_time(&mut self, time: Duration) {
-        let Some(drafter) = &mut self.drafter else { return };
         let taking_part = || self.active.iter().filter(|s| s.turn.chunk > 0);
         let positions: usize = taking_part().map(|s| self.model.len(s.handle)).sum();
-        drafter.timed(&PassTime {
+        let pass = PassTime {
             rows: self.batch.len(),
             context: positions / taking_part().count().max(1),
             seconds: time.as_secs_f64(),
-        });
+        };
+        let draft_rows: usize = taking_part().map(|s| s.turn.tree.len()).sum();
+        let reads = taking_part().any(|s| s.turn.chunk > 1);
+        self.totals.passes += 1;
+        self.totals.rows += pass.rows as u64;
+        self.totals.draft_rows += draft_rows as u64;
+        self.totals.pass += time;
+        if draft_rows > 0 {
+            self.totals.verify += time;
+        }
+        if let Some(pace) = self.options.pace.as_mut().filter(|_| reads) {
+            pace.observe(&pass);
+        }
+        if let Some(drafter) = &mut self.drafter {
+            drafter.timed(&pass);
+        }
     }
 
     /// Adds the pass to the sequence's times.
@@ -339,6 +370,7 @@ impl<M: TargetModel> Engine<M> {
             stats,
             hidden,
             decoding_since,
+            logprobs,
             ..
         } = sequence;
         let (info, scores, text) = (self.model.info(), &self.scores, &self.text);
@@ -369,6 +401,15 @@ impl<M: TargetModel> Engine<M> {
             .iter_mut()
             .skip(verdict.accepted.len())
             .for_each(|token| token.source = None);
+
+        if let Some(top) = *logprobs {
+            let accepted = verdict.accepted.iter().map(|&node| Some(node));
+            let rows = std::iter::once(None).chain(accepted);
+            let drawn = output.progress.tokens.iter().zip(rows);
+            output.progress.logprobs = drawn
+                .map(|(drawn, row)| LogProbs::new(logits(row), drawn.token, top))
+                .collect();
+        }
 
         match *decoding_since {
             Some(since) => {

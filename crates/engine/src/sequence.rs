@@ -9,7 +9,7 @@ use foretoken_spec::{
 };
 
 use crate::text::TextStream;
-use crate::{Event, FinishReason, OutputToken, Progress, RequestId, Stats};
+use crate::{DraftLimits, Event, FinishReason, OutputToken, Progress, RequestId, Stats};
 
 /// A sequence that is being generated.
 pub(crate) struct Sequence {
@@ -21,6 +21,10 @@ pub(crate) struct Sequence {
     pub sampler: Sampler,
     pub output: Output,
     pub cancel: Cancel,
+    /// What may be drafted.
+    pub limits: DraftLimits,
+    /// See [`GenerationRequest::logprobs`](crate::GenerationRequest::logprobs).
+    pub logprobs: Option<usize>,
     /// How drafts are accepted where the target is not asked.
     pub forced: Option<ForcedAcceptance>,
     pub stats: Stats,
@@ -33,6 +37,8 @@ pub(crate) struct Sequence {
     pub observed: usize,
     /// It waits for pages until another sequence ends.
     pub parked: bool,
+    /// It has computed nothing yet, and may take over what others hold.
+    pub looking: bool,
     /// The target's hidden state from which the last token was drawn, if the drafter asks for it.
     pub hidden: Vec<f32>,
     /// What it does in the current round.
@@ -42,6 +48,8 @@ pub(crate) struct Sequence {
 /// A sequence's part in one round.
 #[derive(Debug, Default)]
 pub(crate) struct Turn {
+    /// It lets an older sequence compute what both begin with.
+    pub waits: bool,
     /// Pending tokens to evaluate; 0 if it takes no part.
     pub chunk: usize,
     /// Whether the chunk reaches the last token, so that the next one can be drawn.

@@ -16,6 +16,8 @@ use crate::sequence::Turn;
 pub struct Stats {
     /// Tokens of the prompt.
     pub prompt_tokens: usize,
+    /// Those of them that another sequence had computed.
+    pub cached_tokens: usize,
     /// Tokens generated. A token that ends the generation is not among them.
     pub generated: usize,
     /// Wall time from the request to its first token.
@@ -103,6 +105,23 @@ pub struct Speculation {
     pub predicted_seconds: f64,
     /// Of these rounds, how many had no draft, by reason.
     pub plain_rounds: BTreeMap<&'static str, usize>,
+}
+
+/// What an engine's rounds took, over all sequences.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Totals {
+    /// Passes of the target model.
+    pub passes: u64,
+    /// Their rows.
+    pub rows: u64,
+    /// Those of them that were draft tokens.
+    pub draft_rows: u64,
+    /// Their time.
+    pub pass: Duration,
+    /// The time of passes with draft tokens.
+    pub verify: Duration,
+    /// The time of drafting.
+    pub draft: Duration,
 }
 
 /// One round of a sequence after the prompt.

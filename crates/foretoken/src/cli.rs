@@ -3,15 +3,17 @@
 //! Not here: what the commands do.
 
 mod drafting;
+mod serving;
 
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
 use clap::{Args, CommandFactory, Parser, Subcommand};
 use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
-use foretoken::{DraftPolicy, Drafting, SamplerParams, Token};
+use foretoken::{SamplerParams, Token};
 
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
+pub use serving::{LogFormat, ServeArgs};
 
 /// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
 #[derive(Debug, Parser)]
@@ -25,6 +27,8 @@ pub struct Cli {
 pub enum Command {
     /// Answer a prompt
     Run(Box<RunArgs>),
+    /// Serve a model to many clients at once (OpenAI's API)
+    Serve(Box<ServeArgs>),
     /// Show what a model file holds
     Inspect(InspectArgs),
     /// Measure what this machine and a model on it can do
@@ -224,6 +228,12 @@ pub struct RunArgs {
     pub sampling: SamplingArgs,
     #[command(flatten)]
     pub drafting: DraftArgs,
+    /// Write a line of JSON for each round: what was expected of it, and what it was
+    #[arg(long, value_name = "FILE.jsonl", help_heading = "Speculation")]
+    pub trace: Option<PathBuf>,
+    /// Measurement only: accept each draft token with this probability. The text is not the model's
+    #[arg(long, value_name = "P", value_parser = probability, help_heading = "Speculation")]
+    pub force_accept: Option<f32>,
 
     /// Most tokens to generate; -1 goes on until the context is full
     #[arg(short = 'n', long, visible_alias = "n-predict", value_name = "N", default_value_t = 256,
@@ -301,23 +311,28 @@ impl Cli {
     /// The arguments of this process. Ends it on wrong usage.
     pub fn from_process() -> Self {
         let cli = Self::parse();
-        if let Command::Run(run) = &cli.command
-            && let Err((kind, message)) = run.check()
-        {
-            usage_error(kind, message);
+        let checked = match &cli.command {
+            Command::Run(run) => run.check().map_err(|error| ("run", error)),
+            Command::Serve(serve) => serve
+                .check()
+                .map_err(|message| ("serve", (ErrorKind::ArgumentConflict, message))),
+            _ => Ok(()),
+        };
+        if let Err((command, (kind, message))) = checked {
+            usage_error(command, kind, message);
         }
         cli
     }
 }
 
-/// Ends the process with exit code 2.
-pub fn usage_error(kind: ErrorKind, message: impl std::fmt::Display) -> ! {
+/// Ends the process with exit code 2: wrong usage of this subcommand.
+pub fn usage_error(subcommand: &str, kind: ErrorKind, message: impl std::fmt::Display) -> ! {
     let mut command = Cli::command();
     command.build();
-    let run = command
-        .find_subcommand_mut("run")
+    let command = command
+        .find_subcommand_mut(subcommand)
         .expect("it is one of the subcommands");
-    run.error(kind, message).exit()
+    command.error(kind, message).exit()
 }
 
 impl RunArgs {
@@ -327,66 +342,13 @@ impl RunArgs {
             let message = format!("--stop is given {} times, at most {MAX_STOPS}", self.stop.len());
             return Err((ErrorKind::TooManyValues, message));
         }
-        self.check_drafting()
+        if self.drafting.drafter == DrafterName::None && self.force_accept.is_some() {
+            let message = "--force-accept has no effect with --drafter none".to_string();
+            return Err((ErrorKind::ArgumentConflict, message));
+        }
+        self.drafting
+            .check(&self.draft)
             .map_err(|message| (ErrorKind::ArgumentConflict, message))
-    }
-
-    fn check_drafting(&self) -> Result<(), String> {
-        let given = [
-            ("--draft-max", self.drafting.draft_max.is_some()),
-            ("--draft-fixed", self.drafting.draft_fixed.is_some()),
-            ("--draft-min", self.drafting.draft_min.is_some()),
-            ("--draft-p-min", self.drafting.draft_p_min.is_some()),
-            ("--draft-corpus", !self.drafting.draft_corpus.is_empty()),
-            ("--force-accept", self.drafting.force_accept.is_some()),
-        ];
-        let name = self.drafting.drafter;
-        match (name, &self.draft.draft_model) {
-            (DrafterName::Model, None) => {
-                return Err("--drafter model needs a draft model: -d DRAFT.gguf".into());
-            }
-            (DrafterName::Suffix | DrafterName::Recycling | DrafterName::None, Some(_)) => {
-                return Err(format!(
-                    "-d gives a draft model that --drafter {} does not use",
-                    name.name()
-                ));
-            }
-            _ => {}
-        }
-        if name == DrafterName::None
-            && let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given)
-        {
-            return Err(format!("{flag} has no effect with --drafter none"));
-        }
-        if !self.drafting.draft_corpus.is_empty() && !matches!(name, DrafterName::Auto | DrafterName::Suffix)
-        {
-            return Err("--draft-corpus is for --drafter auto and suffix".into());
-        }
-        let policy = self.policy();
-        if policy.fixed.is_none() && policy.min > policy.max {
-            return Err(format!(
-                "--draft-min {} is more than --draft-max {}",
-                policy.min, policy.max
-            ));
-        }
-        Ok(())
-    }
-
-    /// Where drafts may come from.
-    pub fn drafting(&self) -> Drafting {
-        self.drafting.drafter.drafting()
-    }
-
-    /// How long drafts may be.
-    pub fn policy(&self) -> DraftPolicy {
-        let default = DraftPolicy::default();
-        let args = &self.drafting;
-        DraftPolicy {
-            max: args.draft_max.map_or(default.max, |n| n as usize),
-            min: args.draft_min.map_or(default.min, |n| n as usize),
-            fixed: args.draft_fixed.map(|n| n as usize),
-            p_min: args.draft_p_min.unwrap_or(default.p_min),
-        }
     }
 
     /// How tokens are drawn.

@@ -30,7 +30,7 @@ pub(crate) struct DraftModel {
 }
 
 impl DraftModel {
-    /// Loads the model at `path` to draft for `target`, both named in `options`.
+    /// Loads the model at `path` to draft for `target`, both named in `options`, with a cache of so many positions.
     ///
     /// # Errors
     /// As [`load_model`]; also if its vocabulary is not the target's, or a pass to measure costs fails.
@@ -38,6 +38,7 @@ impl DraftModel {
         path: &Path,
         target: &LoadedModel,
         options: &SessionOptions,
+        kv_positions: Option<usize>,
         compute: &Arc<Compute>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, SessionError> {
@@ -55,7 +56,7 @@ impl DraftModel {
             LoadOptions {
                 // With less context than the target it drafts from a window.
                 context: Some(info.context_length.min(config.context_length)),
-                kv_positions: options.kv_positions,
+                kv_positions,
                 head_tokens: vocabulary.clone(),
             }
         })?;

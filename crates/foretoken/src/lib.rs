@@ -34,7 +34,7 @@ pub use foretoken_engine::{DraftPolicy, Engine, FinishReason, Fragment, Generati
 pub use foretoken_model::{ChatTemplate, CpuModel, Message, Special, Tokenizer};
 pub use foretoken_spec::{Cancel, Sampler, SamplerParams, Token};
 pub use session::{
-    Drafting, Generation, LoadReport, LoadedModel, Loading, Session, SessionError, SessionOptions, TokenText,
-    available_threads, load_model,
+    Drafting, Generation, KvSize, LoadReport, LoadedModel, Loading, Session, SessionError, SessionOptions,
+    TokenText, available_threads, load_model,
 };
 pub use vocabulary::{DEFAULT_DRAFT_VOCAB, Ranking, RankingError, Seen, draft_vocabulary};

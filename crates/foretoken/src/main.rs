@@ -10,6 +10,7 @@ mod inspect;
 mod predict;
 mod report;
 mod run;
+mod serve;
 mod trace;
 
 use std::io::Write;
@@ -20,6 +21,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let done = match Cli::from_process().command {
         Command::Run(args) => run::run(&args),
+        Command::Serve(args) => serve::serve(&args),
         Command::Bench(args) => bench::bench(&args.command),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Predict(args) => predict::predict(&args),

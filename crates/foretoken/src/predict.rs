@@ -107,7 +107,7 @@ fn measure(
         ..DraftPolicy::default()
     });
     session.set_drafting(drafting)?;
-    let prompt = match session.has_template() {
+    let prompt = match session.prompts().has_template() {
         true => session.chat(&[Message {
             role: "user".into(),
             content: prompt.into(),

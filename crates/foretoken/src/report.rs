@@ -1,9 +1,9 @@
 //! What a run cost, as JSON and as sentences.
 
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
+use foretoken::engine::{NO_DRAFTER, SpeculationReport, Timings};
 use foretoken::{Drafting, Generation, SamplerParams, Session, Stats};
 use serde::Serialize;
 
@@ -35,7 +35,7 @@ pub struct Json<'a> {
     text: &'a str,
     finish_reason: &'static str,
     timings: Timings,
-    speculation: SpeculationJson<'a>,
+    speculation: SpeculationReport,
 }
 
 #[derive(Debug, Serialize)]
@@ -52,52 +52,6 @@ struct Sampling {
     logit_bias: Vec<(u32, serde_json::Value)>,
 }
 
-#[derive(Debug, Serialize)]
-struct Timings {
-    load_s: f64,
-    prompt_s: f64,
-    decode_s: f64,
-    prompt_tps: Option<f64>,
-    decode_tps: Option<f64>,
-    target: ModelTimings,
-    draft: ModelTimings,
-}
-
-#[derive(Debug, Serialize)]
-struct ModelTimings {
-    load_s: f64,
-    prompt_s: f64,
-    eval_s: f64,
-    sample_s: f64,
-}
-
-#[derive(Debug, Serialize)]
-struct SpeculationJson<'a> {
-    drafter: &'a str,
-    off_reason: Option<String>,
-    /// Whether the tokens are those of plain decoding.
-    lossless: bool,
-    /// The probability of `--force-accept`: the text is then not the model's.
-    forced_acceptance: Option<f64>,
-    rounds: usize,
-    proposed: usize,
-    drafted: usize,
-    accepted: usize,
-    discarded_by_cut: usize,
-    acceptance_rate: Option<f64>,
-    tokens_per_round: Option<f64>,
-    accepted_per_position: &'a [usize],
-    rows_histogram: &'a BTreeMap<usize, usize>,
-    draft_s: f64,
-    verify_s: f64,
-    /// Tokens per second that the controller expected, over all rounds; null where none decides.
-    predicted_tps: Option<f64>,
-    /// Rounds that the controller left without a draft, by reason.
-    plain_rounds: &'a BTreeMap<&'static str, usize>,
-}
-
-const OFF: &str = "no drafter was chosen";
-
 impl Report<'_> {
     /// The object of `--json`.
     pub fn json(&self) -> Json<'_> {
@@ -109,7 +63,6 @@ impl Report<'_> {
         } = self.generation;
         let load = self.session.load_report();
         let params = self.args.sampler();
-        let spec = &stats.speculation;
         Json {
             model: self.args.model.display().to_string(),
             draft: self
@@ -128,52 +81,9 @@ impl Report<'_> {
             tokens,
             text,
             finish_reason: finish.as_str(),
-            timings: Timings {
-                load_s: (load.target + load.draft).as_secs_f64(),
-                prompt_s: stats.prompt.as_secs_f64(),
-                decode_s: stats.decode.as_secs_f64(),
-                prompt_tps: stats.prompt_rate(),
-                decode_tps: stats.decode_rate(),
-                target: ModelTimings {
-                    load_s: load.target.as_secs_f64(),
-                    prompt_s: stats.target.prompt.as_secs_f64(),
-                    eval_s: stats.target.eval.as_secs_f64(),
-                    sample_s: stats.target.sample.as_secs_f64(),
-                },
-                draft: ModelTimings {
-                    load_s: load.draft.as_secs_f64(),
-                    prompt_s: stats.draft.prompt.as_secs_f64(),
-                    eval_s: stats.draft.eval.as_secs_f64(),
-                    sample_s: stats.draft.sample.as_secs_f64(),
-                },
-            },
-            speculation: SpeculationJson {
-                drafter: spec.drafter.as_deref().unwrap_or("none"),
-                off_reason: self.off_reason(),
-                lossless: self.session.is_lossless(),
-                forced_acceptance: spec.forced,
-                rounds: spec.rounds,
-                proposed: spec.proposed,
-                drafted: spec.drafted,
-                accepted: spec.accepted,
-                discarded_by_cut: spec.discarded_by_cut,
-                acceptance_rate: spec.acceptance_rate(),
-                tokens_per_round: spec.tokens_per_round(),
-                accepted_per_position: &spec.accepted_per_position,
-                rows_histogram: &spec.rows_histogram,
-                draft_s: spec.draft.as_secs_f64(),
-                verify_s: spec.verify.as_secs_f64(),
-                predicted_tps: spec.predicted_rate(),
-                plain_rounds: &spec.plain_rounds,
-            },
+            timings: Timings::new(stats, load.target, load.draft),
+            speculation: SpeculationReport::new(stats, self.session.is_lossless()),
         }
-    }
-
-    fn off_reason(&self) -> Option<String> {
-        let spec = &self.generation.stats.speculation;
-        spec.off_reason
-            .clone()
-            .or_else(|| spec.drafter.is_none().then(|| OFF.to_string()))
     }
 
     /// The statistics for people.
@@ -204,7 +114,7 @@ impl Report<'_> {
             )
         )?;
         writeln!(out)?;
-        let policy = self.args.policy();
+        let policy = self.args.drafting.policy();
         let longest = if spec.drafter.is_some() {
             policy.fixed.unwrap_or(policy.max)
         } else {
@@ -238,7 +148,7 @@ impl Report<'_> {
             "  sample      {}",
             speed(spec.decided + 1, stats.target.sample, "tokens")
         )?;
-        if self.args.drafting() != Drafting::None {
+        if self.args.drafting.drafting() != Drafting::None {
             writeln!(out, "draft:")?;
         }
         if self.args.draft.draft_model.is_some() {
@@ -260,7 +170,7 @@ impl Report<'_> {
                 speed(spec.proposed, draft.sample, "tokens")
             )?;
         }
-        if self.args.drafting() != Drafting::None {
+        if self.args.drafting.drafting() != Drafting::None {
             writeln!(
                 out,
                 "  all         {}",
@@ -291,7 +201,7 @@ impl Report<'_> {
         let Some(drafter) = &spec.drafter else {
             return writeln!(
                 out,
-                "Speculation was off: {OFF}. Without --drafter none drafts are made as far as they pay."
+                "Speculation was off: {NO_DRAFTER}. Without --drafter none drafts are made as far as they pay."
             );
         };
         if let Some(reason) = &spec.off_reason {

@@ -35,15 +35,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
             .into(),
     };
     let options = SessionOptions {
-        drafting: args.drafting(),
+        drafting: args.drafting.drafting(),
         draft_model: args.draft.draft_model.clone(),
         draft_vocab: args.draft.draft_vocab,
         corpus: args.drafting.draft_corpus.clone(),
-        policy: args.policy(),
+        policy: args.drafting.policy(),
         loss_budget: f64::from(args.drafting.loss_budget),
         threads: Some(args.threads.count()),
         context: args.context.map(|n| n as usize),
-        force_accept: args.drafting.force_accept.map(f64::from),
+        force_accept: args.force_accept.map(f64::from),
         ..SessionOptions::new(&args.model)
     };
     let interrupt = Interrupt::install()?;
@@ -55,10 +55,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         max_tokens: usize::try_from(args.predict).ok(),
         stops: args.stop.clone(),
         cancel: interrupt.cancel.clone(),
+        ..GenerationRequest::default()
     };
 
     let output = Output::new(args, &session);
-    let mut trace = args.drafting.trace.as_deref().map(Trace::create).transpose()?;
+    let mut trace = args.trace.as_deref().map(Trace::create).transpose()?;
     let mut broken = None;
     interrupt.start(session.draft_cancel());
     let generation = session.generate(request, |progress| {
@@ -168,6 +169,7 @@ fn read_prompt(args: &RunArgs) -> anyhow::Result<String> {
             read_text(file, &name)?
         }
         None if std::io::stdin().is_terminal() => usage_error(
+            "run",
             ErrorKind::MissingRequiredArgument,
             "no prompt: give -p TEXT or -f FILE, or pipe it into standard input",
         ),
@@ -209,7 +211,7 @@ fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<V
         .system
         .iter()
         .map(|text| message("system", text.clone()));
-    if !session.has_template() {
+    if !session.prompts().has_template() {
         if args.prompt.system.is_some() {
             bail!(
                 "{}: --system needs a chat template, and the model has none",

@@ -5,12 +5,14 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foretoken_engine::{
-    DraftPolicy, Engine, EngineOptions, Event, FinishReason, GenerationRequest, Progress, RequestError,
-    SequenceError, Stats, TokenBytes,
+    DraftPolicy, Engine, EngineOptions, Event, FinishReason, GenerationRequest, Progress, PromptPace,
+    RequestError, SequenceError, Stats, TokenBytes,
 };
 use foretoken_gguf::Gguf;
 use foretoken_kernels::Compute;
-use foretoken_model::{ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, Special, Tokenizer};
+use foretoken_model::{
+    ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, PromptEncoder, PromptError, Tokenizer,
+};
 use foretoken_spec::drafters::{Corpus, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::{
     Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, Drafter, ModelError, TargetModel,
@@ -34,6 +36,25 @@ pub enum Drafting {
     Model,
     /// Nowhere: plain decoding.
     None,
+}
+
+/// The size of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum KvSize {
+    /// So many contexts.
+    Sequences(usize),
+    /// So many bytes of keys and values of the target; a draft model's cache holds as many positions.
+    Bytes(u64),
+}
+
+impl KvSize {
+    /// Positions that it holds, of sequences of up to `context` positions.
+    fn positions(self, config: &Config, context: usize) -> usize {
+        match self {
+            Self::Sequences(sequences) => sequences.saturating_mul(context),
+            Self::Bytes(bytes) => (bytes / config.kv_bytes() as u64) as usize,
+        }
+    }
 }
 
 /// What to load and how to run it.
@@ -60,8 +81,12 @@ pub struct SessionOptions {
     pub threads: Option<usize>,
     /// Positions of a sequence; `None` is the model's own, at most 4096.
     pub context: Option<usize>,
-    /// Positions that all sequences together may hold; `None` is one context.
-    pub kv_positions: Option<usize>,
+    /// What all sequences together may hold; `None` is one context.
+    pub kv: Option<KvSize>,
+    /// Keeps passes that read prompts below this, for the sake of what else there is to do.
+    pub max_stall: Option<Duration>,
+    /// See [`EngineOptions::prefixes`].
+    pub prefixes: usize,
     /// See [`EngineOptions::force_accept`].
     pub force_accept: Option<f64>,
 }
@@ -80,7 +105,9 @@ impl SessionOptions {
             loss_budget: ControllerParams::default().loss_budget,
             threads: None,
             context: None,
-            kv_positions: None,
+            kv: None,
+            max_stall: None,
+            prefixes: 0,
             force_accept: None,
         }
     }
@@ -130,24 +157,21 @@ pub enum SessionError {
         /// Why.
         problem: String,
     },
-    /// The model has no chat template.
-    #[error("{}: the model has no chat template", .0.display())]
-    NoTemplate(PathBuf),
-    /// The chat template failed.
-    #[error("{}: chat template: {problem}", path.display())]
-    Template {
+    /// The cache holds less than one context.
+    #[error("the KV cache would hold {positions} positions, less than one context of {context_length}")]
+    KvTooSmall {
+        /// Positions of the cache.
+        positions: usize,
+        /// Positions of a sequence.
+        context_length: usize,
+    },
+    /// A text cannot be made a prompt.
+    #[error("{}: {source}", path.display())]
+    Prompt {
         /// The model's file.
         path: PathBuf,
-        /// What went wrong.
-        problem: String,
-    },
-    /// A text is so long that no tokens of the model could hold it in its context: it is not even tokenized.
-    #[error("a prompt of {bytes} bytes has no room in a context of {context_length} tokens")]
-    TextTooLong {
-        /// Bytes of the text.
-        bytes: usize,
-        /// Tokens that a sequence can hold.
-        context_length: usize,
+        /// Why.
+        source: PromptError,
     },
     /// The request was refused.
     #[error(transparent)]
@@ -220,7 +244,7 @@ pub struct LoadedModel {
 pub struct Session {
     engine: Engine<CpuModel>,
     tokenizer: Arc<Tokenizer>,
-    template: Option<ChatTemplate>,
+    prompts: Arc<PromptEncoder>,
     path: PathBuf,
     compute: Arc<Compute>,
     load: LoadReport,
@@ -232,8 +256,8 @@ pub struct Session {
     policy: DraftPolicy,
     loss_budget: f64,
     force_accept: Option<f64>,
-    /// The most bytes of text that could come into the context.
-    max_text_bytes: usize,
+    max_stall: Option<Duration>,
+    prefixes: usize,
 }
 
 impl Session {
@@ -250,16 +274,29 @@ impl Session {
     ) -> Result<Self, SessionError> {
         let threads = options.threads.unwrap_or_else(available_threads);
         let compute = Arc::new(Compute::new(threads));
+        let mut kv_positions = None;
         let target = load_model(
             &options.model,
             &compute,
             &mut |done, total| progress(Loading::Target, done, total),
-            |_, _| LoadOptions {
-                context: options.context,
-                kv_positions: options.kv_positions,
-                head_tokens: None,
+            |config, _| {
+                let context = options.context.unwrap_or_else(|| config.default_context());
+                kv_positions = options.kv.map(|kv| kv.positions(config, context));
+                LoadOptions {
+                    context: options.context,
+                    kv_positions,
+                    head_tokens: None,
+                }
             },
         )?;
+        if let Some(positions) = kv_positions
+            && positions < target.model.info().context_length
+        {
+            return Err(SessionError::KvTooSmall {
+                positions,
+                context_length: target.model.info().context_length,
+            });
+        }
         let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
         let mut load = LoadReport {
             target: target.time,
@@ -267,9 +304,14 @@ impl Session {
         };
         let draft = match &options.draft_model {
             Some(path) if options.drafting != Drafting::None => {
-                let draft = DraftModel::load(path, &target, options, &compute, &mut |done, total| {
-                    progress(Loading::Draft, done, total)
-                })?;
+                let draft = DraftModel::load(
+                    path,
+                    &target,
+                    options,
+                    kv_positions,
+                    &compute,
+                    &mut |done, total| progress(Loading::Draft, done, total),
+                )?;
                 load.draft = draft.load;
                 Some(draft)
             }
@@ -280,12 +322,12 @@ impl Session {
             false => Some(Arc::new(corpus(&options.corpus, &target.tokenizer)?)),
         };
         let context_length = target.model.info().context_length;
-        let max_text_bytes = context_length.saturating_mul(target.tokenizer.max_token_bytes());
+        let prompts = PromptEncoder::new(target.tokenizer.clone(), template, context_length);
         let text = TokenText(target.tokenizer.clone());
         let mut session = Self {
             engine: Engine::new(target.model, text, None, EngineOptions::default()),
             tokenizer: target.tokenizer,
-            template,
+            prompts: Arc::new(prompts),
             path: options.model.clone(),
             compute,
             load,
@@ -295,8 +337,12 @@ impl Session {
             policy: options.policy,
             loss_budget: options.loss_budget,
             force_accept: options.force_accept,
-            max_text_bytes,
+            max_stall: options.max_stall,
+            prefixes: options.prefixes,
         };
+        if session.max_stall.is_some() {
+            session.measured_cost()?;
+        }
         session.set_drafting(options.drafting)?;
         Ok(session)
     }
@@ -323,6 +369,11 @@ impl Session {
         let options = EngineOptions {
             policy: self.policy,
             force_accept: self.force_accept.filter(|_| drafter.is_some()),
+            pace: self
+                .max_stall
+                .zip(self.cost.clone())
+                .map(|(stall, cost)| PromptPace::new(cost, stall)),
+            prefixes: self.prefixes,
             ..EngineOptions::default()
         };
         self.engine.set_drafter(drafter, options)
@@ -412,6 +463,11 @@ impl Session {
         &self.tokenizer
     }
 
+    /// The engine alone, for whoever serves it.
+    pub fn into_engine(self) -> Engine<CpuModel> {
+        self.engine
+    }
+
     /// The engine, for many requests at once.
     pub fn engine(&mut self) -> &mut Engine<CpuModel> {
         &mut self.engine
@@ -439,57 +495,35 @@ impl Session {
         self.engine.model().info().capabilities.row_invariant && self.force_accept.is_none()
     }
 
-    /// Whether the model has a chat template.
-    pub fn has_template(&self) -> bool {
-        self.template.is_some()
+    /// Makes the tokens of prompts from texts.
+    pub fn prompts(&self) -> &Arc<PromptEncoder> {
+        &self.prompts
     }
 
-    /// The tokens of a conversation that the model is to go on with. Text inside a message never becomes a
-    /// control token.
+    /// The tokens of a conversation that the model is to go on with: see [`PromptEncoder::chat`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<Token>, SessionError> {
-        let template = self
-            .template
-            .as_ref()
-            .ok_or_else(|| SessionError::NoTemplate(self.path.clone()))?;
-        self.check_length(messages.iter().map(|m| m.content.len()).sum())?;
-        template
-            .encode(&self.tokenizer, messages)
-            .map_err(|problem| SessionError::Template {
-                path: self.path.clone(),
-                problem,
-            })
+        self.prompts
+            .chat(messages)
+            .map_err(|source| self.prompt_error(source))
     }
 
-    /// The tokens of a prompt as it stands, names of special tokens parsed. The token that the model wants in
-    /// front is added unless the text begins with it.
-    ///
-    /// # Errors
-    /// [`SessionError::TextTooLong`]; so in [`plain`](Self::plain).
+    /// The tokens of a prompt as it stands: see [`PromptEncoder::raw`].
     pub fn raw(&self, text: &str) -> Result<Vec<Token>, SessionError> {
-        self.check_length(text.len())?;
-        let mut tokens = self.tokenizer.encode(text, Special::Parse);
-        if let Some(bos) = self.tokenizer.bos().filter(|bos| tokens.first() != Some(bos)) {
-            tokens.insert(0, bos);
-        }
-        Ok(tokens)
+        self.prompts.raw(text).map_err(|source| self.prompt_error(source))
     }
 
-    /// The tokens of a plain text for a model without a template: no text becomes a control token.
+    /// The tokens of a plain text: see [`PromptEncoder::plain`].
     pub fn plain(&self, text: &str) -> Result<Vec<Token>, SessionError> {
-        self.check_length(text.len())?;
-        let tokens = self.tokenizer.encode(text, Special::Text);
-        Ok(self.tokenizer.bos().into_iter().chain(tokens).collect())
+        self.prompts
+            .plain(text)
+            .map_err(|source| self.prompt_error(source))
     }
 
-    /// Refuses a text that no tokens could bring into the context, before time goes into tokenizing it.
-    fn check_length(&self, bytes: usize) -> Result<(), SessionError> {
-        if bytes > self.max_text_bytes {
-            return Err(SessionError::TextTooLong {
-                bytes,
-                context_length: self.engine.model().info().context_length,
-            });
+    fn prompt_error(&self, source: PromptError) -> SessionError {
+        SessionError::Prompt {
+            path: self.path.clone(),
+            source,
         }
-        Ok(())
     }
 
     /// Answers one request, and shows what each round adds as it comes.

@@ -116,6 +116,9 @@ const NEUTRAL: &[(&str, &[f64])] = &[
     ("use_parallel_residual", &[0.0]),
 ];
 
+/// The context of a model when none is asked for, unless its own is shorter.
+const DEFAULT_CONTEXT: usize = 4096;
+
 impl Config {
     /// Reads and checks the hyperparameters of a file.
     pub fn from_gguf(gguf: &Gguf) -> Result<Self, LoadError> {
@@ -184,6 +187,17 @@ impl Config {
     /// Elements of all key heads of a position; as many of the value heads.
     pub fn kv_size(&self) -> usize {
         self.kv_heads * self.head_dim
+    }
+
+    /// Bytes of keys and values of one position, in all layers.
+    pub fn kv_bytes(&self) -> usize {
+        const F16: usize = 2;
+        2 * F16 * self.layers * self.kv_size()
+    }
+
+    /// Positions of a sequence if none are asked for: the model's own, at most 4096.
+    pub fn default_context(&self) -> usize {
+        self.context_length.min(DEFAULT_CONTEXT)
     }
 }
 

@@ -9,13 +9,10 @@ use foretoken_gguf::Gguf;
 use foretoken_kernels::Compute;
 use foretoken_kernels::attention::KvLayout;
 use foretoken_spec::{
-    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, RowId, Scores, SequenceId, TargetModel,
-    Token,
+    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Pages, RowId, Scores, SequenceId,
+    TargetModel, Token,
 };
 use std::sync::Arc;
-
-/// The context of a model when none is asked for, unless its own is shorter.
-const DEFAULT_CONTEXT: usize = 4096;
 
 /// How to load a model.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +54,7 @@ impl CpuModel {
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
         let config = Config::from_gguf(gguf)?;
-        let context_length = context_length(options.context, config.context_length)?;
+        let context_length = context_length(options.context, &config)?;
         let head_tokens = options.head_tokens.as_deref();
         check_head_tokens(head_tokens, config.vocab_size)?;
         let layout = KvLayout {
@@ -110,17 +107,13 @@ impl CpuModel {
     pub fn cost(&self) -> PassCost {
         self.weights.cost(&self.config)
     }
-
-    /// Free pages of the cache.
-    pub fn free_pages(&self) -> usize {
-        self.cache.free_pages()
-    }
 }
 
-/// The context to use, of a model that was made for `most` positions.
-fn context_length(asked: Option<usize>, most: usize) -> Result<usize, LoadError> {
+/// The context to use.
+fn context_length(asked: Option<usize>, config: &Config) -> Result<usize, LoadError> {
+    let most = config.context_length;
     match asked {
-        None => Ok(most.min(DEFAULT_CONTEXT)),
+        None => Ok(config.default_context()),
         Some(asked) if (1..=most).contains(&asked) => Ok(asked),
         Some(asked) => Err(LoadError::Context { asked, most }),
     }
@@ -153,6 +146,10 @@ impl TargetModel for CpuModel {
 
     fn len(&self, sequence: SequenceId) -> usize {
         self.cache.len(sequence)
+    }
+
+    fn pages(&self) -> Pages {
+        self.cache.pages()
     }
 
     fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<(), OutOfPages> {
@@ -201,8 +198,8 @@ impl TargetModel for CpuModel {
         self.cache.truncate(sequence, len);
     }
 
-    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
-        self.cache.fork(sequence)
+    fn share(&mut self, sequence: SequenceId, from: SequenceId, len: usize) {
+        self.cache.share(sequence, from, len);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -10,6 +10,7 @@ mod cpu;
 mod error;
 mod kv;
 mod pass;
+mod prompt;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tokenizer;
@@ -19,5 +20,6 @@ pub use chat::{ChatTemplate, Message};
 pub use config::{Architecture, Config};
 pub use cpu::{CpuModel, LoadOptions};
 pub use error::LoadError;
+pub use prompt::{PromptEncoder, PromptError};
 pub use tokenizer::{Special, Tokenizer};
 pub use weights::PassCost;

@@ -10,8 +10,8 @@ use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::Counters;
 use foretoken_spec::{
     Batch, Budget, Cancel, Capabilities, Committed, Drafter, Flow, ModelError, ModelInfo, OutOfPages, Output,
-    Request, Row, RowId, Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token, TokenTree, Verdict,
-    verify,
+    Request, Row, RowId, Sampler, SamplerParams, Scores, SequenceId, Sources, TargetModel, Token, TokenTree,
+    Verdict, verify,
 };
 
 const RHYME: &str = "This is the farmer sowing the corn, that kept the cock that crowed in the morn, that \
@@ -110,10 +110,9 @@ impl TargetModel for Letters {
     fn truncate(&mut self, sequence: SequenceId, len: usize) {
         self.sequences.entry(sequence).or_default().truncate(len);
     }
-    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
-        let id = self.open();
-        self.sequences.insert(id, self.sequences[&sequence].clone());
-        id
+    fn share(&mut self, sequence: SequenceId, from: SequenceId, len: usize) {
+        let shared = self.sequences[&from].iter().copied().take(len).collect();
+        self.sequences.insert(sequence, shared);
     }
     fn release(&mut self, sequence: SequenceId) {
         self.sequences.remove(&sequence);
@@ -147,6 +146,7 @@ fn write(prompt: &str, wanted: usize, length: usize) -> (Vec<Token>, Counters) {
                 max_nodes: length,
                 max_depth: length,
                 max_branches: 4,
+                sources: Sources::ALL,
                 max_read: usize::MAX,
                 min_path_probability: 0.3,
                 min_confidence: 0.0,

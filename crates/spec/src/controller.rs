@@ -25,7 +25,7 @@ use std::time::Instant;
 
 use crate::{
     Budget, Committed, CostModel, DraftError, DraftTimes, Drafter, HiddenNeed, ModelError, Needs, Request,
-    SequenceId, TokenTree,
+    SequenceId, Source, TokenTree,
 };
 use calibration::{Calibration, Chance};
 use draft_model::{DraftModel, Prospect, Worth};
@@ -305,7 +305,10 @@ impl ControlledDrafter {
     /// How far the draft model should go for a request, if its rate is the best; others' reading takes so many seconds of this
     /// round already.
     fn model_budget(&mut self, request: &Request<'_>, others: f64) -> Option<(Budget, f64)> {
-        let model = self.model.as_ref()?;
+        let model = self
+            .model
+            .as_ref()
+            .filter(|_| request.budget.sources.contains(Source::Model))?;
         let account = &self.accounts[&request.sequence];
         let context = request.tokens.len();
         let paths = self.paths(request.sequence, request.tree);

@@ -3,7 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    Forecast, LogitError, ModelError, NodeId, PassTime, SamplerSnapshot, SequenceId, Token, TokenTree,
+    Forecast, LogitError, ModelError, NodeId, PassTime, SamplerSnapshot, SequenceId, Sources, Token,
+    TokenTree,
 };
 
 /// Which hidden states of the target a drafter reads.
@@ -30,6 +31,8 @@ pub struct Needs {
 /// How far a draft may go. Data, not a closure: it crosses threads and wires.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Budget {
+    /// Who may draft: a drafter of another kind leaves the tree alone.
+    pub sources: Sources,
     /// Most nodes that the drafter may add.
     pub max_nodes: usize,
     /// Greatest depth of a node.

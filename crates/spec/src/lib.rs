@@ -19,6 +19,7 @@ pub mod controller;
 pub mod cost;
 pub mod drafter;
 pub mod drafters;
+pub mod logprobs;
 mod math;
 pub mod noise;
 pub mod sampler;
@@ -34,12 +35,13 @@ pub use cost::{CostModel, CostPoint};
 pub use drafter::{
     Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,
 };
+pub use logprobs::LogProbs;
 pub use sampler::{
     Flow, LogitError, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot, top_logits,
 };
 pub use target::{
-    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Row, RowId, Scores, SequenceId,
-    TargetModel, Token,
+    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Output, Pages, Row, RowId, Scores,
+    SequenceId, TargetModel, Token,
 };
-pub use tree::{Node, NodeId, Source, TokenTree};
+pub use tree::{Node, NodeId, Source, Sources, TokenTree};
 pub use verify::{ForcedAcceptance, Verdict, verify, verify_forced};

@@ -8,7 +8,7 @@
 //!
 //! Probabilities for top-p are a softmax, at temperature 1, over what top-k left: f64 sums, in descending
 //! order of the candidates; with top-k off the denominator is summed in order of id. Min-p compares logits
-//! in nats. Not here: ends of generation, text, log-probabilities.
+//! in nats. Not here: ends of generation, text, log-probabilities ([`logprobs`](crate::logprobs)).
 
 mod params;
 mod select;

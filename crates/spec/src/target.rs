@@ -252,6 +252,15 @@ pub enum ModelError {
     Backend(String),
 }
 
+/// Pages of a cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Pages {
+    /// How many there are.
+    pub total: usize,
+    /// Those that belong to no sequence.
+    pub free: usize,
+}
+
 /// A language model that scores rows and caches those that are kept.
 pub trait TargetModel {
     /// Sizes, special ids and capabilities.
@@ -262,6 +271,11 @@ pub trait TargetModel {
 
     /// The number of committed tokens of a sequence: the one truth for positions. 0 if it is not open.
     fn len(&self, sequence: SequenceId) -> usize;
+
+    /// Pages of the cache; none where the model has no bound.
+    fn pages(&self) -> Pages {
+        Pages::default()
+    }
 
     /// Secures room for `rows` more rows of a sequence beyond its committed tokens, so that the next
     /// [`forward`](Self::forward) of so many cannot run out of pages.
@@ -279,8 +293,16 @@ pub trait TargetModel {
     /// Forgets all but the first `len` committed tokens.
     fn truncate(&mut self, sequence: SequenceId, len: usize);
 
+    /// Replaces what a sequence holds by the first `len` committed tokens of another one, or all if it has fewer, and shares
+    /// their memory.
+    fn share(&mut self, sequence: SequenceId, from: SequenceId, len: usize);
+
     /// Opens a sequence with the same committed tokens, sharing their memory.
-    fn fork(&mut self, sequence: SequenceId) -> SequenceId;
+    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
+        let fork = self.open();
+        self.share(fork, sequence, self.len(sequence));
+        fork
+    }
 
     /// Closes a sequence and gives its memory back.
     fn release(&mut self, sequence: SequenceId);

@@ -19,6 +19,52 @@ pub enum Source {
     Scripted,
 }
 
+impl Source {
+    /// A name for reports and options: that of its drafter.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Model => "model",
+            Self::Suffix => "suffix",
+            Self::Recycling => "recycling",
+            Self::Scripted => "scripted",
+        }
+    }
+}
+
+/// Kinds of drafters: which of them may propose something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sources(u8);
+
+impl Sources {
+    /// Any that there is.
+    pub const ALL: Self = Self(u8::MAX);
+    /// None: plain decoding.
+    pub const NONE: Self = Self(0);
+
+    /// This kind alone.
+    pub fn only(source: Source) -> Self {
+        Self(1 << source as u8)
+    }
+
+    /// The kind that is alone among them.
+    pub fn single(self) -> Option<Source> {
+        let mut all = [Source::Model, Source::Suffix, Source::Recycling, Source::Scripted].into_iter();
+        let first = all.find(|&source| self.contains(source))?;
+        all.all(|source| !self.contains(source)).then_some(first)
+    }
+
+    /// Whether this kind is among them.
+    pub fn contains(self, source: Source) -> bool {
+        self.0 & (1 << source as u8) != 0
+    }
+}
+
+impl Default for Sources {
+    fn default() -> Self {
+        Self::ALL
+    }
+}
+
 /// One proposed token.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Node {

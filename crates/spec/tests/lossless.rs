@@ -6,7 +6,8 @@ use foretoken_spec::testing::{
     Task, decode_drafted, decode_plain, open_params, token_law,
 };
 use foretoken_spec::{
-    Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Token,
+    Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Sources,
+    Token,
 };
 use proptest::prelude::*;
 
@@ -15,6 +16,7 @@ fn budget(nodes: usize, depth: usize) -> Budget {
         max_nodes: nodes,
         max_depth: depth,
         max_branches: 4,
+        sources: Sources::ALL,
         max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,

@@ -7,7 +7,7 @@ use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain, open_params};
 use foretoken_spec::{
     Budget, Committed, DraftError, Drafter, LogitError, ModelError, Request, Sampler, SamplerParams,
-    SequenceId, Source, Token, TokenTree,
+    SequenceId, Source, Sources, Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -18,6 +18,7 @@ fn budget(length: usize) -> Budget {
         max_nodes: length,
         max_depth: length,
         max_branches: 1,
+        sources: Sources::ALL,
         max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,
@@ -129,6 +130,7 @@ fn the_budget_is_kept() {
                 max_nodes: usize::MAX,
                 max_depth: usize::MAX,
                 max_branches: 1,
+                sources: Sources::ALL,
                 max_read: usize::MAX,
                 ..ask.budget
             }

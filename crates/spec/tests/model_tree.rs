@@ -3,7 +3,7 @@
 use foretoken_spec::drafters::ModelDrafter;
 use foretoken_spec::testing::{ScriptedModel, Task, decode_drafted, decode_plain, open_params};
 use foretoken_spec::{
-    Budget, Drafter, ModelError, Node, Request, Sampler, SequenceId, Source, Token, TokenTree,
+    Budget, Drafter, ModelError, Node, Request, Sampler, SequenceId, Source, Sources, Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -13,6 +13,7 @@ const WIDE: Budget = Budget {
     max_nodes: 15,
     max_depth: 15,
     max_branches: 4,
+    sources: Sources::ALL,
     max_read: usize::MAX,
     min_path_probability: 0.0,
     min_confidence: 0.0,
@@ -302,6 +303,7 @@ proptest! {
                 max_nodes: nodes,
                 max_depth: depth,
                 max_branches: branches,
+                sources: Sources::ALL,
                 max_read,
                 min_path_probability: least,
                 min_confidence: 0.0,

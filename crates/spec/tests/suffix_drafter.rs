@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use foretoken_spec::drafters::{Corpus, SuffixDrafter};
 use foretoken_spec::{
-    Budget, Drafter, Node, NodeId, Request, Sampler, SamplerParams, SequenceId, Source, Token, TokenTree,
+    Budget, Drafter, Node, NodeId, Request, Sampler, SamplerParams, SequenceId, Source, Sources, Token,
+    TokenTree,
 };
 use proptest::prelude::*;
 
@@ -15,6 +16,7 @@ fn budget(nodes: usize) -> Budget {
         max_nodes: nodes,
         max_depth: nodes,
         max_branches: 4,
+        sources: Sources::ALL,
         max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,

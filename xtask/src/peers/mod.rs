@@ -1,9 +1,9 @@
 //! `cargo xtask peers`: foretoken beside llama.cpp on the same models, in turn, and the tables of it in
 //! docs/performance.md.
 //!
-//! Here is what its two measurements share: [`passes`] compares what a pass over n rows costs, [`speculative`] what
-//! drafts make of whole answers.
-use crate::command;
+//! Here is what its measurements share: [`passes`] compares what a pass over n rows costs, [`speculative`] what
+//! drafts make of whole answers, [`server`] what many clients get.
+use crate::{command, python};
 use anyhow::{Context, Result};
 use clap::Subcommand;
 use serde_json::Value;
@@ -13,6 +13,7 @@ use std::process::Command;
 
 mod passes;
 mod report;
+mod server;
 mod speculative;
 
 /// The Python package that carries llama.cpp.
@@ -35,12 +36,15 @@ enum What {
     /// The figure of a prompt is foretoken's rate, with its defaults and the draft model, against that of the fastest
     /// of llama.cpp's modes on this prompt.
     Speculative(speculative::Args),
+    /// Measure foretoken's server beside llama.cpp's, with several clients at once
+    Server(server::Args),
 }
 
 pub fn run(args: &Args) -> Result<()> {
     match &args.what {
         None => passes::run(&args.passes),
         Some(What::Speculative(args)) => speculative::run(args),
+        Some(What::Server(args)) => server::run(args),
     }
 }
 
@@ -53,15 +57,8 @@ struct Peer {
 
 impl Peer {
     fn install() -> Result<Self> {
+        let python = python::environment("peers", &["numpy", PEER])?;
         let dir = command::root().join("target/peers");
-        fs::create_dir_all(&dir).with_context(|| format!("cannot create {}", dir.display()))?;
-        let environment = dir.join("python");
-        let python = environment.join("bin/python");
-        if !python.exists() {
-            eprintln!("installing {PEER}");
-            command::run(Command::new("python3").args(["-m", "venv"]).arg(&environment))?;
-        }
-        command::capture(Command::new(&python).args(["-m", "pip", "install", "--quiet", "numpy", PEER]))?;
         Ok(Self { dir, python })
     }
 

@@ -17,6 +17,8 @@
 //! | out of pages | `memory::one_sequence_that_does_not_fit_is_an_error` |
 //! | N together differ from N alone; drafts attributed to the wrong request | `same_tokens::together_is_as_alone` |
 //! | n-gram state of one request used in the next | `same_tokens::a_second_identical_request_is_drafted_alike` |
+//! | a prefix computed again, or pages lost to it | `sharing::*` |
+//! | a short request behind a long prompt | `sharing::a_short_prompt_does_not_wait_for_a_long_one` |
 //! | chunked prompts | `same_tokens::prompt_chunks_change_nothing` |
 //! | chunks counted as tokens; characters broken | `ends::characters_are_never_broken` |
 //! | division by zero before the first draft, acceptance above 100 %, counters not monotone | `counters::before_the_first_draft`, `counters::rates_stay_within_their_bounds` |
@@ -32,3 +34,4 @@ mod ends;
 mod faults;
 mod memory;
 mod same_tokens;
+mod sharing;

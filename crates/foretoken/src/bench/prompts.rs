@@ -108,7 +108,7 @@ impl Prompt {
     pub fn tokens(&self, session: &Session) -> anyhow::Result<Vec<Token>> {
         Ok(match &self.text {
             Text::Raw(text) => session.raw(text)?,
-            Text::User(text) if session.has_template() => session.chat(&[Message {
+            Text::User(text) if session.prompts().has_template() => session.chat(&[Message {
                 role: "user".into(),
                 content: text.clone(),
             }])?,

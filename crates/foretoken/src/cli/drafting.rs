@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
-use foretoken::{DEFAULT_DRAFT_VOCAB, Drafting};
+use foretoken::{DEFAULT_DRAFT_VOCAB, DraftPolicy, Drafting};
 
 use super::probability;
 
@@ -83,10 +83,62 @@ pub struct DraftArgs {
     /// End a draft before a token of less confidence [default: 0]
     #[arg(long, value_name = "P", value_parser = probability)]
     pub draft_p_min: Option<f32>,
-    /// Write a line of JSON for each round: what was expected of it, and what it was
-    #[arg(long, value_name = "FILE.jsonl")]
-    pub trace: Option<PathBuf>,
-    /// Measurement only: accept each draft token with this probability. The text is not the model's
-    #[arg(long, value_name = "P", value_parser = probability)]
-    pub force_accept: Option<f32>,
+}
+
+impl DraftArgs {
+    /// What clap's own rules cannot say.
+    pub fn check(&self, model: &DraftModelArgs) -> Result<(), String> {
+        let given = [
+            ("--draft-max", self.draft_max.is_some()),
+            ("--draft-fixed", self.draft_fixed.is_some()),
+            ("--draft-min", self.draft_min.is_some()),
+            ("--draft-p-min", self.draft_p_min.is_some()),
+            ("--draft-corpus", !self.draft_corpus.is_empty()),
+        ];
+        let name = self.drafter;
+        match (name, &model.draft_model) {
+            (DrafterName::Model, None) => {
+                return Err("--drafter model needs a draft model: -d DRAFT.gguf".into());
+            }
+            (DrafterName::Suffix | DrafterName::Recycling | DrafterName::None, Some(_)) => {
+                return Err(format!(
+                    "-d gives a draft model that --drafter {} does not use",
+                    name.name()
+                ));
+            }
+            _ => {}
+        }
+        if name == DrafterName::None
+            && let Some((flag, _)) = given.iter().find(|(_, is_given)| *is_given)
+        {
+            return Err(format!("{flag} has no effect with --drafter none"));
+        }
+        if !self.draft_corpus.is_empty() && !matches!(name, DrafterName::Auto | DrafterName::Suffix) {
+            return Err("--draft-corpus is for --drafter auto and suffix".into());
+        }
+        let policy = self.policy();
+        if policy.fixed.is_none() && policy.min > policy.max {
+            return Err(format!(
+                "--draft-min {} is more than --draft-max {}",
+                policy.min, policy.max
+            ));
+        }
+        Ok(())
+    }
+
+    /// Where drafts may come from.
+    pub fn drafting(&self) -> Drafting {
+        self.drafter.drafting()
+    }
+
+    /// How long drafts may be.
+    pub fn policy(&self) -> DraftPolicy {
+        let default = DraftPolicy::default();
+        DraftPolicy {
+            max: self.draft_max.map_or(default.max, |n| n as usize),
+            min: self.draft_min.map_or(default.min, |n| n as usize),
+            fixed: self.draft_fixed.map(|n| n as usize),
+            p_min: self.draft_p_min.unwrap_or(default.p_min),
+        }
+    }
 }

@@ -15,7 +15,7 @@ mod tests;
 
 use foretoken_kernels::Isa;
 use foretoken_kernels::attention::{KvLayout, KvPages, PAGE};
-use foretoken_spec::{Batch, ModelError, OutOfPages, RowId, SequenceId};
+use foretoken_spec::{Batch, ModelError, OutOfPages, Pages, RowId, SequenceId};
 use store::Store;
 pub(crate) use store::TooLarge;
 pub(crate) use table::PassPlan;
@@ -52,9 +52,9 @@ impl KvCache {
         self.table.len(sequence)
     }
 
-    /// Pages that belong to no sequence.
-    pub(crate) fn free_pages(&self) -> usize {
-        self.table.free_pages()
+    /// Pages, and those that belong to no sequence.
+    pub(crate) fn pages(&self) -> Pages {
+        self.table.pages()
     }
 
     /// Secures pages for `rows` rows beyond the committed ones, in place of what was reserved before. They
@@ -115,10 +115,10 @@ impl KvCache {
         self.table.truncate(sequence, len);
     }
 
-    /// Opens a sequence with the same committed positions, whose pages are shared until one of the two
-    /// writes to them. Of an unknown sequence: an empty one.
-    pub(crate) fn fork(&mut self, sequence: SequenceId) -> SequenceId {
-        self.table.fork(sequence)
+    /// Replaces what a sequence holds by the first `len` committed positions of another, or all that it has. Their pages are
+    /// shared until one of the two writes to them. An unknown sequence has none.
+    pub(crate) fn share(&mut self, sequence: SequenceId, from: SequenceId, len: usize) {
+        self.table.share(sequence, from, len);
     }
 
     /// Closes a sequence and gives its pages back.

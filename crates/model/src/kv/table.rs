@@ -180,13 +180,9 @@ impl Table {
     }
 
     pub(super) fn open(&mut self) -> SequenceId {
-        self.insert(Sequence::default())
-    }
-
-    fn insert(&mut self, sequence: Sequence) -> SequenceId {
         let id = SequenceId(self.opened);
         self.opened += 1;
-        self.sequences.insert(id, sequence);
+        self.sequences.insert(id, Sequence::default());
         id
     }
 
@@ -194,8 +190,11 @@ impl Table {
         self.sequences.get(&sequence).map_or(0, |s| s.len)
     }
 
-    pub(super) fn free_pages(&self) -> usize {
-        self.pages.free.len()
+    pub(super) fn pages(&self) -> foretoken_spec::Pages {
+        foretoken_spec::Pages {
+            total: self.pages.references.len(),
+            free: self.pages.free.len(),
+        }
     }
 
     fn check(needed: usize, free: usize) -> Result<(), OutOfPages> {
@@ -209,7 +208,7 @@ impl Table {
     pub(super) fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<Copies, OutOfPages> {
         let mut copies = Copies::new();
         if let Some(s) = self.sequences.get(&sequence) {
-            Self::check(s.missing(s.pages.len(), rows, &self.pages), self.free_pages())?;
+            Self::check(s.missing(s.pages.len(), rows, &self.pages), self.pages.free.len())?;
         }
         if let Some(s) = self.sequences.get_mut(&sequence) {
             s.grow(rows, &mut self.pages, &mut copies);
@@ -258,7 +257,7 @@ impl Table {
             sequence.missing(sequence.kept(), *rows, &self.pages)
         });
         let given_back = self.sequences.values().map(|s| s.pages.len() - s.kept());
-        Self::check(missing.sum(), self.free_pages() + given_back.sum::<usize>())?;
+        Self::check(missing.sum(), self.pages.free.len() + given_back.sum::<usize>())?;
         self.end_last_pass();
 
         let mut copies = Copies::new();
@@ -386,7 +385,7 @@ impl Table {
 
     pub(super) fn truncate(&mut self, sequence: SequenceId, len: usize) {
         if let Some(s) = self.sequences.get_mut(&sequence)
-            && len < s.len
+            && len <= s.len
         {
             *s = Sequence {
                 pages: std::mem::take(&mut s.pages),
@@ -398,14 +397,24 @@ impl Table {
         }
     }
 
-    pub(super) fn fork(&mut self, sequence: SequenceId) -> SequenceId {
-        let mut fork = Sequence::default();
-        if let Some(s) = self.sequences.get(&sequence) {
-            fork.len = s.len;
-            fork.pages.extend_from_slice(&s.pages[..s.len.div_ceil(PAGE)]);
-            fork.pages.iter().for_each(|&page| self.pages.share(page));
+    pub(super) fn share(&mut self, sequence: SequenceId, from: SequenceId, len: usize) {
+        let Some(donor) = self.sequences.get(&from).filter(|_| from != sequence) else {
+            return self.truncate(sequence, if from == sequence { len } else { 0 });
+        };
+        let len = len.min(donor.len);
+        let shared = Sequence {
+            pages: donor.pages[..len.div_ceil(PAGE)].to_vec(),
+            len,
+            ..Sequence::default()
+        };
+        if let Some(s) = self.sequences.get_mut(&sequence) {
+            shared.pages.iter().for_each(|&page| self.pages.share(page));
+            let before = std::mem::replace(s, shared);
+            before
+                .pages
+                .into_iter()
+                .for_each(|page| self.pages.give_back(page));
         }
-        self.insert(fork)
     }
 
     /// The slot of a position that the sequence has a page for.
@@ -415,7 +424,7 @@ impl Table {
     }
 
     #[cfg(test)]
-    pub(super) fn pages(&self, sequence: SequenceId) -> &[u32] {
+    pub(super) fn pages_of(&self, sequence: SequenceId) -> &[u32] {
         &self.sequences[&sequence].pages
     }
 

@@ -71,7 +71,7 @@ struct Pair {
 impl Pair {
     fn new() -> Self {
         let cache = cache(6 * PAGE);
-        let total = cache.free_pages();
+        let total = cache.pages().free;
         Self {
             cache,
             sequences: vec![],
@@ -171,12 +171,12 @@ impl Pair {
                 );
             }
             table
-                .pages(*id)
+                .pages_of(*id)
                 .iter()
                 .for_each(|&page| *references.entry(page).or_default() += 1);
         }
         assert_eq!(
-            self.cache.free_pages(),
+            self.cache.pages().free,
             self.total - references.len(),
             "a page is leaked"
         );
@@ -213,8 +213,10 @@ enum Action {
         sequence: usize,
         len: usize,
     },
-    Fork {
+    Share {
         sequence: usize,
+        from: usize,
+        len: usize,
     },
     Release {
         sequence: usize,
@@ -233,7 +235,8 @@ fn actions() -> impl Strategy<Value = Vec<Action>> {
         12 => (any.clone(), 0usize..70, prop::option::weighted(0.1, 0u32..80))
             .prop_map(|(row, keep, wrong)| Action::Commit { row, keep, wrong }),
         3 => (any.clone(), 0usize..160).prop_map(|(sequence, len)| Action::Truncate { sequence, len }),
-        3 => any.clone().prop_map(|sequence| Action::Fork { sequence }),
+        6 => (any.clone(), any.clone(), 0usize..160)
+            .prop_map(|(sequence, from, len)| Action::Share { sequence, from, len }),
         2 => any.prop_map(|sequence| Action::Release { sequence }),
     ];
     prop::collection::vec(action, 1..60)
@@ -305,11 +308,18 @@ impl Pair {
                     self.pending.remove(&sequence);
                 }
             }
-            Action::Fork { sequence } => {
-                let sequence = self.pick(*sequence);
-                let fork = self.cache.fork(sequence);
-                let tokens = self.tokens(sequence).cloned().unwrap_or_default();
-                self.sequences.push((fork, tokens));
+            Action::Share { sequence, from, len } => {
+                let (sequence, from) = (self.pick(*sequence), self.pick(*from));
+                self.cache.share(sequence, from, *len);
+                let mut shared = self.tokens(from).cloned().unwrap_or_default();
+                let cut = *len < shared.len();
+                shared.truncate(*len);
+                if let Some(tokens) = self.tokens(sequence) {
+                    *tokens = shared;
+                    if cut || sequence != from {
+                        self.pending.remove(&sequence);
+                    }
+                }
             }
             Action::Release { sequence } => {
                 let sequence = self.pick(*sequence);
@@ -335,7 +345,7 @@ proptest! {
             pair.cache.release(id);
             pair.check();
         }
-        prop_assert_eq!(pair.cache.free_pages(), pair.total);
+        prop_assert_eq!(pair.cache.pages().free, pair.total);
     }
 }
 
@@ -389,7 +399,7 @@ fn errors_change_nothing() {
     let unknown = SequenceId(77);
     let wide: Vec<_> = (0..400).map(|_| (id, None)).collect();
     let long: Vec<_> = (0..111).map(|r: RowId| (id, r.checked_sub(1))).collect();
-    let free = pair.cache.free_pages();
+    let free = pair.cache.pages().free;
     for (rows, error) in [
         (
             vec![(id, None), (unknown, None)],
@@ -406,7 +416,7 @@ fn errors_change_nothing() {
     ] {
         assert_eq!(pair.forward(&rows, true), Err(error));
         pair.check();
-        assert_eq!(pair.cache.free_pages(), free);
+        assert_eq!(pair.cache.pages().free, free);
     }
     assert_eq!(pair.cache.reserve(id, 400), Err(OutOfPages { needed: 12, free }));
     assert!(pair.cache.reserve(id, usize::MAX).is_err());
@@ -429,21 +439,26 @@ fn rows_of_a_pass_that_was_not_finished_cannot_be_committed() {
 }
 
 #[test]
-fn forks_share_pages_until_one_writes() {
+fn pages_are_shared_until_one_writes() {
     let mut pair = Pair::new();
+    pair.act(&Action::Open);
     pair.act(&Action::Open);
     pair.act(&Action::Chunk {
         sequence: 0,
         rows: 40,
     });
-    let free = pair.cache.free_pages();
-    pair.act(&Action::Fork { sequence: 0 });
-    assert_eq!(pair.cache.free_pages(), free);
+    let free = pair.cache.pages().free;
+    pair.act(&Action::Share {
+        sequence: 1,
+        from: 0,
+        len: 40,
+    });
+    assert_eq!(pair.cache.pages().free, free);
     pair.act(&Action::Chunk { sequence: 1, rows: 3 });
-    assert_eq!(pair.cache.free_pages(), free - 1);
+    assert_eq!(pair.cache.pages().free, free - 1);
     pair.act(&Action::Chunk { sequence: 0, rows: 3 });
     assert_eq!(
-        pair.cache.free_pages(),
+        pair.cache.pages().free,
         free - 1,
         "the last that refers to a page need not copy it"
     );

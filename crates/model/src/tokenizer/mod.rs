@@ -212,6 +212,19 @@ impl Tokenizer {
         &self.vocab.end_of_generation
     }
 
+    /// The tokens of a text with a gap that the model is to fill; `None` if it was not made for that. Text never becomes a
+    /// control token.
+    pub(crate) fn encode_gap(&self, prefix: &str, suffix: &str) -> Option<Vec<Token>> {
+        let [before, behind, middle] = self.vocab.gap?;
+        let mut tokens: Vec<Token> = self.bos().into_iter().collect();
+        tokens.push(before);
+        tokens.extend(self.encode(prefix, Special::Text));
+        tokens.push(behind);
+        tokens.extend(self.encode(suffix, Special::Text));
+        tokens.push(middle);
+        Some(tokens)
+    }
+
     /// The bytes that a token stands for in generated text; empty for control tokens, padding, and ids
     /// beyond the vocabulary. Not always UTF-8.
     pub fn bytes(&self, token: Token) -> &[u8] {

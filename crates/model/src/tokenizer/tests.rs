@@ -19,6 +19,7 @@ struct File {
     eos: Option<u64>,
     unknown: Option<u64>,
     ends: Vec<u64>,
+    gap: [Option<u64>; 3],
     add_bos: Option<bool>,
     add_space_prefix: Option<bool>,
 }
@@ -40,6 +41,7 @@ impl File {
                 .iter()
                 .map(|&id| ("tokenizer.ggml.eot_token_id", id))
                 .collect(),
+            gap: self.gap,
             add_bos: self.add_bos,
             add_space_prefix: self.add_space_prefix,
         })
@@ -68,6 +70,7 @@ fn bpe() -> File {
         eos: Some(3),
         unknown: None,
         ends: Vec::new(),
+        gap: [None; 3],
         add_bos: None,
         add_space_prefix: None,
     }
@@ -496,6 +499,7 @@ fn arbitrary_file() -> impl Strategy<Value = File> {
                     eos,
                     unknown,
                     ends,
+                    gap: [None; 3],
                     add_bos,
                     add_space_prefix: prefix,
                 }
@@ -572,4 +576,36 @@ proptest! {
             tokenizer.encode(&text, Special::Text).iter().flat_map(|&token| tokenizer.bytes(token)).copied().collect();
         prop_assert_eq!(bytes, text.as_bytes());
     }
+}
+
+#[test]
+fn the_text_around_a_gap_stands_between_its_tokens() {
+    let names = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+    let tokenizer = testing::byte_level(&names.map(Piece::control));
+    let control = |name| tokenizer.encode(name, Special::Parse);
+    let text = |text| tokenizer.encode(text, Special::Text);
+    let [before, behind, middle] = names.map(control);
+    // A control token's name in a text stays text.
+    let expected = [before, text("hello<|fim_middle|>"), behind, text("end"), middle].concat();
+    assert_eq!(tokenizer.encode_gap("hello<|fim_middle|>", "end"), Some(expected));
+    // Two of three are of no use, and text that looks like them is none of them.
+    for pieces in [
+        vec![Piece::control("<|fim_prefix|>"), Piece::control("<|fim_suffix|>")],
+        vec![
+            Piece::user_defined("<PRE>"),
+            Piece::user_defined("<SUF>"),
+            Piece::user_defined("<MID>"),
+        ],
+    ] {
+        assert_eq!(testing::byte_level(&pieces).encode_gap("a", "b"), None);
+    }
+}
+
+#[test]
+fn a_file_may_name_the_tokens_of_a_gap() {
+    let mut file = bpe();
+    file.gap = [Some(0), Some(1), Some(2)];
+    assert!(file.build().unwrap().encode_gap("", "").is_some());
+    file.gap = [Some(0), Some(1), Some(99)];
+    assert!(file.build().unwrap_err().contains("out of range"));
 }

@@ -61,6 +61,31 @@ const ENDS: [&str; 26] = [
     "<|file_sep|>",
 ];
 
+/// Names of the tokens before the text in front of a gap, before the text behind it, and before what fills it.
+const GAP: [[&str; 5]; 3] = [
+    [
+        "<|fim_prefix|>",
+        "<fim_prefix>",
+        "<fim-prefix>",
+        "<PRE>",
+        "<｜fim▁begin｜>",
+    ],
+    [
+        "<|fim_suffix|>",
+        "<fim_suffix>",
+        "<fim-suffix>",
+        "<SUF>",
+        "<｜fim▁hole｜>",
+    ],
+    [
+        "<|fim_middle|>",
+        "<fim_middle>",
+        "<fim-middle>",
+        "<MID>",
+        "<｜fim▁end｜>",
+    ],
+];
+
 /// The metadata of a tokenizer, not yet checked.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Fields<'a> {
@@ -75,6 +100,8 @@ pub(super) struct Fields<'a> {
     pub unknown: Option<u64>,
     /// Further ids that end a generation, with their keys.
     pub ends: Vec<(&'static str, u64)>,
+    /// Ids of the tokens around a gap, in the order of `GAP`.
+    pub gap: [Option<u64>; 3],
     pub add_bos: Option<bool>,
     pub add_space_prefix: Option<bool>,
 }
@@ -104,6 +131,16 @@ impl<'a> Fields<'a> {
         ] {
             ends.extend(gguf.uint(key)?.map(|id| (key, id)));
         }
+        let mut gap = [None; 3];
+        for (id, names) in gap.iter_mut().zip([
+            ["fim_pre", "prefix"],
+            ["fim_suf", "suffix"],
+            ["fim_mid", "middle"],
+        ]) {
+            for name in names {
+                *id = id.or(gguf.uint(&format!("tokenizer.ggml.{name}_token_id"))?);
+            }
+        }
         Ok(Self {
             model: gguf.require_string("tokenizer.ggml.model")?,
             pre: gguf.string("tokenizer.ggml.pre")?,
@@ -129,6 +166,7 @@ impl<'a> Fields<'a> {
             eos: gguf.uint("tokenizer.ggml.eos_token_id")?,
             unknown: gguf.uint("tokenizer.ggml.unknown_token_id")?,
             ends,
+            gap,
             add_bos: gguf.bool("tokenizer.ggml.add_bos_token")?,
             add_space_prefix: gguf.bool("tokenizer.ggml.add_space_prefix")?,
         })
@@ -178,6 +216,8 @@ pub(super) struct Vocab {
     pub add_bos: bool,
     /// Ascending.
     pub end_of_generation: Vec<Token>,
+    /// The tokens around a gap, in the order of [`GAP`], if there are all three.
+    pub gap: Option<[Token; 3]>,
 }
 
 impl Vocab {
@@ -250,6 +290,23 @@ impl Vocab {
         end_of_generation.sort_unstable();
         end_of_generation.dedup();
 
+        let mut gap = [None; 3];
+        for ((token, given), names) in gap.iter_mut().zip(fields.gap).zip(GAP) {
+            let named = || {
+                let found = names
+                    .iter()
+                    .filter_map(|name| ids.get(name).map(|&id| (name, id)));
+                let mut special =
+                    found.filter(|(name, id)| in_bars(name) || kinds[*id as usize] == Kind::Control);
+                special.next().map(|(_, id)| id)
+            };
+            *token = id("the token of a gap", given)?.or_else(named);
+        }
+        let gap = match gap {
+            [Some(prefix), Some(suffix), Some(middle)] => Some([prefix, suffix, middle]),
+            _ => None,
+        };
+
         let mut bytes = Strings::default();
         let mut specials = 0;
         for (id, &kind) in kinds.iter().enumerate() {
@@ -292,6 +349,7 @@ impl Vocab {
             unknown,
             add_bos,
             end_of_generation,
+            gap,
         };
         Ok((vocab, ids))
     }

@@ -182,11 +182,11 @@ fn random_batches_on_tiny_models() {
         let mut reference = Reference::new(file.load(1));
         for threads in [1, 2] {
             let mut model = file.load(threads);
-            let free = model.free_pages();
+            let free = model.pages().free;
             for seed in 0..2 {
                 random_rounds(name, &mut model, &mut reference, 9, 100 * threads as u64 + seed);
             }
-            assert_eq!(model.free_pages(), free, "{name}: all pages come back");
+            assert_eq!(model.pages().free, free, "{name}: all pages come back");
         }
     }
 }
@@ -397,7 +397,7 @@ fn a_failed_pass_changes_nothing() {
     let right = decode(&mut model, &text);
     let (sequence, other) = (model.open(), model.open());
     feed(&mut model, sequence, &text[..40], Output::None);
-    let free = model.free_pages();
+    let free = model.pages().free;
 
     let closed = model.open();
     model.release(closed);
@@ -458,7 +458,7 @@ fn a_failed_pass_changes_nothing() {
         assert_eq!(digest(&scores, row), *right);
     }
     model.truncate(sequence, 40);
-    assert_eq!(model.free_pages(), free, "no page is lost");
+    assert_eq!(model.pages().free, free, "no page is lost");
 }
 
 /// Cancelled from another thread at some time during the pass: either way the sequence goes on.

@@ -51,7 +51,7 @@ impl<P> PartialEq for Candidate<P> {
 
 impl<P> Eq for Candidate<P> {}
 
-/// Extends the request's tree from its root and from every node that it has, the likeliest paths first, as far as the
+/// If drafters of this kind may draft, extends the request's tree from its root and from every node that it has, the likeliest paths first, as far as the
 /// budget goes. Nothing is proposed that ends the generation: it would gain no token.
 pub(super) fn grow<G: Guesser>(
     guesser: &G,
@@ -63,6 +63,9 @@ pub(super) fn grow<G: Guesser>(
     let mut heap = BinaryHeap::new();
     let mut guesses = Vec::new();
     let budget = request.budget;
+    if !budget.sources.contains(source) {
+        return;
+    }
     let room = request.position_limit.saturating_sub(request.tokens.len());
     let most_depth = budget.max_depth.min(room);
     let mut expand = |heap: &mut BinaryHeap<_>,

@@ -2,7 +2,8 @@
 //! "Turning Trash into Treasure", 2024).
 //!
 //! Every verified row, a rejected one too, shows the target's best logits after one token. The latest of them are kept for
-//! each token and strung together to small trees. All sequences share what is known: it is the model's, not a text's.
+//! each token and strung together to small trees. Each sequence has its own: what one text taught must not be timed through
+//! another's drafts.
 
 use std::collections::HashMap;
 
@@ -25,17 +26,17 @@ struct Successors {
     len: u8,
 }
 
-/// Drafts from the target's earlier rows: 72 bytes for each token that one of them followed.
+/// Drafts from the target's earlier rows: 72 bytes for each token of a sequence that one of them followed.
 #[derive(Debug, Default)]
 pub struct RecyclingDrafter {
     end_of_generation: Vec<Token>,
-    successors: HashMap<Token, Successors>,
-    sequences: HashMap<SequenceId, Submitted>,
+    sequences: HashMap<SequenceId, Sequence>,
 }
 
-/// What is being verified.
 #[derive(Debug, Default)]
-struct Submitted {
+struct Sequence {
+    successors: HashMap<Token, Successors>,
+    /// What is being verified: the last committed token, and those of the tree.
     root: Option<Token>,
     nodes: Vec<Token>,
 }
@@ -90,19 +91,22 @@ impl Drafter for RecyclingDrafter {
     }
 
     fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
-        let submitted = Submitted {
+        let begun = Sequence {
             root: prompt.last().copied(),
-            nodes: Vec::new(),
+            ..Sequence::default()
         };
-        self.sequences.insert(sequence, submitted);
+        self.sequences.insert(sequence, begun);
         Ok(())
     }
 
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         for request in requests {
+            let Some(Sequence { successors, .. }) = self.sequences.get(&request.sequence) else {
+                continue;
+            };
             let temperature = request.sampler.params().temperature;
             let table = Table {
-                successors: &self.successors,
+                successors,
                 // At temperature 0 the confidence is the model's own probability.
                 temperature: if temperature > 0.0 { temperature } else { 1.0 },
             };
@@ -113,14 +117,19 @@ impl Drafter for RecyclingDrafter {
     }
 
     fn submitted(&mut self, sequence: SequenceId, tree: &TokenTree) {
-        if let Some(submitted) = self.sequences.get_mut(&sequence) {
-            submitted.nodes.clear();
-            submitted.nodes.extend(tree.nodes().iter().map(|node| node.token));
+        if let Some(Sequence { nodes, .. }) = self.sequences.get_mut(&sequence) {
+            nodes.clear();
+            nodes.extend(tree.nodes().iter().map(|node| node.token));
         }
     }
 
     fn observe(&mut self, sequence: SequenceId, committed: &Committed) {
-        let Some(Submitted { root, nodes }) = self.sequences.get_mut(&sequence) else {
+        let Some(Sequence {
+            successors,
+            root,
+            nodes,
+        }) = self.sequences.get_mut(&sequence)
+        else {
             return;
         };
         let token = |node: Option<NodeId>| match node {
@@ -137,7 +146,7 @@ impl Drafter for RecyclingDrafter {
                 *best = (token, logit - greatest);
             }
             let len = len as u8;
-            self.successors.insert(token, Successors { best, len });
+            successors.insert(token, Successors { best, len });
         }
         *root = committed.tokens.last().copied().or(*root);
         nodes.clear();

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use crate::noise::{Noise, mix};
 use crate::{
-    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, RowId, Scores, SequenceId, TargetModel,
-    Token,
+    Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Pages, RowId, Scores, SequenceId,
+    TargetModel, Token,
 };
 
 /// Fills the logits of the row that ends a path.
@@ -183,6 +183,12 @@ impl ScriptedModel {
         self.pages.map_or(0, |(tokens, _)| length.div_ceil(tokens))
     }
 
+    /// Pages that a sequence holds or has reserved.
+    fn held(&self, sequence: SequenceId) -> usize {
+        let reserved = self.reserved.get(&sequence).copied().unwrap_or(0);
+        self.pages_of(self.committed(sequence).len()).max(reserved)
+    }
+
     /// The tokens on a row's way from the start of its sequence.
     fn path(&self, batch: &Batch, row: RowId) -> Vec<Token> {
         let rows = batch.rows();
@@ -225,22 +231,22 @@ impl TargetModel for ScriptedModel {
         self.committed(sequence).len()
     }
 
+    fn pages(&self) -> Pages {
+        let total = self.pages.map_or(0, |(_, pages)| pages);
+        let used: usize = self.sequences.keys().map(|&s| self.held(s)).sum();
+        Pages {
+            total,
+            free: total.saturating_sub(used),
+        }
+    }
+
     fn reserve(&mut self, sequence: SequenceId, rows: usize) -> Result<(), OutOfPages> {
-        let Some((_, pages)) = self.pages else {
+        if self.pages.is_none() {
             return Ok(());
-        };
-        let held = |s: &SequenceId, tokens: usize| {
-            self.pages_of(tokens)
-                .max(self.reserved.get(s).copied().unwrap_or(0))
-        };
-        let used: usize = self
-            .sequences
-            .iter()
-            .map(|(s, tokens)| held(s, tokens.len()))
-            .sum();
-        let free = pages.saturating_sub(used);
+        }
+        let free = self.pages().free;
         let wanted = self.pages_of(self.len(sequence) + rows);
-        let needed = wanted.saturating_sub(held(&sequence, self.len(sequence)));
+        let needed = wanted.saturating_sub(self.held(sequence));
         if needed > free {
             return Err(OutOfPages { needed, free });
         }
@@ -347,10 +353,13 @@ impl TargetModel for ScriptedModel {
         self.reserved.remove(&sequence);
     }
 
-    fn fork(&mut self, sequence: SequenceId) -> SequenceId {
-        let forked = self.open();
-        self.sequences.insert(forked, self.committed(sequence).to_vec());
-        forked
+    fn share(&mut self, sequence: SequenceId, from: SequenceId, len: usize) {
+        let shared = self.committed(from);
+        let shared = shared[..len.min(shared.len())].to_vec();
+        if let Some(tokens) = self.sequences.get_mut(&sequence) {
+            *tokens = shared;
+        }
+        self.reserved.remove(&sequence);
     }
 
     fn release(&mut self, sequence: SequenceId) {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::testing::{Counters, ScriptedModel};
 use crate::{
     Batch, Budget, Cancel, Committed, Drafter, Flow, LogitError, ModelError, Output, Request, Row, RowId,
-    Sampler, SamplerParams, Scores, SequenceId, TargetModel, Token, TokenTree, verify,
+    Sampler, SamplerParams, Scores, SequenceId, Sources, TargetModel, Token, TokenTree, verify,
 };
 
 /// What a decoding loop made.
@@ -43,6 +43,7 @@ pub fn decode_plain<M: TargetModel>(model: &mut M, task: &Task) -> Result<Run, M
         max_nodes: 0,
         max_depth: 0,
         max_branches: 1,
+        sources: Sources::ALL,
         max_read: usize::MAX,
         min_path_probability: 0.0,
         min_confidence: 0.0,

@@ -7,8 +7,8 @@ mod model;
 
 use foretoken_spec::{
     Budget, Committed, ControlledDrafter, ControllerParams, CostModel, CostPoint, CostlyDrafter, DraftError,
-    Drafter, Node, NodeId, PassTime, PlainReason, Request, Sampler, SamplerParams, SequenceId, Source, Token,
-    TokenTree,
+    Drafter, Node, NodeId, PassTime, PlainReason, Request, Sampler, SamplerParams, SequenceId, Source,
+    Sources, Token, TokenTree,
 };
 
 const SEQUENCE: SequenceId = SequenceId(1);
@@ -17,6 +17,7 @@ const BUDGET: Budget = Budget {
     max_nodes: 16,
     max_depth: 16,
     max_branches: 4,
+    sources: Sources::ALL,
     max_read: usize::MAX,
     min_path_probability: 0.0,
     min_confidence: 0.0,

@@ -29,7 +29,7 @@ use std::time::Instant;
 use crate::drafter::DraftTimes;
 use crate::{
     Batch, Cancel, DraftError, Drafter, LogitError, ModelError, Output, Proposal, Request, Row, RowId,
-    Scores, SequenceId, TargetModel, Token,
+    Scores, SequenceId, Source, TargetModel, Token,
 };
 use growth::{Growth, Place};
 use lines::Sequence;
@@ -171,7 +171,11 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
         let length = request.tokens.len();
         let context = self.model.info().context_length;
         let depth = request.budget.max_depth.min(request.budget.max_nodes);
-        let done = depth == 0 || length == 0 || length >= request.position_limit || context < 2;
+        let done = !request.budget.sources.contains(Source::Model)
+            || depth == 0
+            || length == 0
+            || length >= request.position_limit
+            || context < 2;
         let (mut pending, mut growth) = (Vec::new(), Growth::default());
         if !done {
             sequence.fit(&mut self.model, request, depth, context);

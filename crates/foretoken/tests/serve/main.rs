@@ -1,0 +1,6 @@
+//! The server as clients see it: over sockets, with a tiny model of random weights.
+
+mod access;
+mod answers;
+mod lifetime;
+mod support;

@@ -1,0 +1,31 @@
+//! An OpenAI-compatible HTTP server over an [`Engine`](foretoken_engine::Engine).
+//!
+//! - [`serve`]: connections, loading, shutting down;
+//! - `guard`: who may call;
+//! - `fields`, `params`, `completions`, `info`: from bodies to requests, nothing left over;
+//! - `generation`, `worker`: the queue, and the thread of the engine;
+//! - `shape`, `stream`, `error`: answers;
+//! - `metrics`: counters.
+//!
+//! Not here: how a model computes, which one it is, the command line.
+#![forbid(unsafe_code)]
+
+mod completions;
+mod error;
+mod fields;
+mod generation;
+mod guard;
+mod info;
+mod metrics;
+mod options;
+mod params;
+mod served;
+mod server;
+mod shape;
+mod state;
+mod stream;
+mod worker;
+
+pub use options::{ApiKey, ServerOptions};
+pub use served::Loaded;
+pub use server::{ServeError, serve};

@@ -1,0 +1,271 @@
+//! Answers as OpenAI's API writes them, whole and in chunks, of both kinds of completions.
+
+use std::sync::Arc;
+
+use foretoken_engine::{FinishReason, SpeculationReport, Stats, Timings};
+use foretoken_spec::{LogProbs, Token};
+use serde_json::{Map, Value, json};
+
+use crate::generation::Answer;
+use crate::params::Params;
+use crate::served::{Served, now};
+
+/// What is to be completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kind {
+    Chat,
+    Text,
+}
+
+/// How one request's answer is written.
+pub(crate) struct Shape {
+    kind: Kind,
+    id: Arc<str>,
+    created: u64,
+    served: Arc<Served>,
+    prompt_tokens: usize,
+    /// Choices of each prompt.
+    choices: usize,
+    logprobs: bool,
+    token_ids: bool,
+}
+
+/// Tokens that were used.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Usage {
+    pub completion: usize,
+    pub cached: usize,
+}
+
+impl Shape {
+    /// For the answer to a request with these prompts.
+    pub fn new(
+        kind: Kind,
+        id: &Arc<str>,
+        served: &Arc<Served>,
+        prompts: &[Vec<Token>],
+        params: &Params,
+        logprobs: bool,
+    ) -> Self {
+        Self {
+            kind,
+            id: Arc::clone(id),
+            created: now(),
+            served: Arc::clone(served),
+            prompt_tokens: prompts.iter().map(Vec::len).sum(),
+            choices: params.choices,
+            logprobs,
+            token_ids: params.token_ids,
+        }
+    }
+
+    /// Tokens of the prompt that were there already: of a prompt's first choice, since the others find what that one computed.
+    pub fn cached(&self, index: usize, stats: &Stats) -> usize {
+        match index % self.choices {
+            0 => stats.cached_tokens,
+            _ => 0,
+        }
+    }
+
+    /// The answer to a request that does not stream.
+    pub fn whole(&self, answers: &[Answer]) -> Value {
+        let mut usage = Usage::default();
+        let mut choices = Vec::new();
+        for (index, answer) in answers.iter().enumerate() {
+            let mut choice = match self.kind {
+                Kind::Chat => {
+                    json!({"message": {"role": "assistant", "content": answer.text, "refusal": null}})
+                }
+                Kind::Text => json!({"text": answer.text}),
+            };
+            let fields = object(&mut choice);
+            fields.insert("index".into(), index.into());
+            fields.insert(
+                "logprobs".into(),
+                self.logprobs(&answer.tokens, &answer.logprobs, &mut 0),
+            );
+            if self.token_ids {
+                fields.insert("token_ids".into(), json!(answer.tokens));
+            }
+            usage.completion += answer.tokens.len();
+            if let Some((finish, stats)) = &answer.end {
+                usage.cached += self.cached(index, stats);
+                fields.insert("finish_reason".into(), finish_reason(*finish).into());
+                if answers.len() > 1 {
+                    self.add_statistics(fields, stats);
+                }
+            }
+            choices.push(choice);
+        }
+        let object_name = match self.kind {
+            Kind::Chat => "chat.completion",
+            Kind::Text => "text_completion",
+        };
+        let mut whole = self.envelope(object_name, choices);
+        let fields = object(&mut whole);
+        fields.insert("usage".into(), self.usage(usage));
+        if let [
+            Answer {
+                end: Some((_, stats)),
+                ..
+            },
+        ] = answers
+        {
+            self.add_statistics(fields, stats);
+        }
+        whole
+    }
+
+    /// The chunk that begins a choice; none where text is all that there is.
+    pub fn first(&self, index: usize) -> Option<Value> {
+        let delta = json!({"role": "assistant", "content": ""});
+        (self.kind == Kind::Chat)
+            .then(|| self.chunk(json!({"index": index, "delta": delta, "finish_reason": null})))
+    }
+
+    /// A chunk with what a round brought; `offset` is the length of the text of the tokens before, and moves on.
+    pub fn next(
+        &self,
+        index: usize,
+        text: &str,
+        tokens: &[Token],
+        logprobs: &[LogProbs],
+        offset: &mut usize,
+    ) -> Option<Value> {
+        if text.is_empty() && logprobs.is_empty() && !(self.token_ids && !tokens.is_empty()) {
+            return None;
+        }
+        let mut choice = match self.kind {
+            Kind::Chat => json!({"index": index, "delta": {"content": text}, "finish_reason": null}),
+            Kind::Text => json!({"index": index, "text": text, "finish_reason": null}),
+        };
+        let fields = object(&mut choice);
+        fields.insert("logprobs".into(), self.logprobs(tokens, logprobs, offset));
+        if self.token_ids {
+            fields.insert("token_ids".into(), json!(tokens));
+        }
+        Some(self.chunk(choice))
+    }
+
+    /// The chunk that ends a choice, with its statistics.
+    pub fn last(&self, index: usize, finish: FinishReason, stats: &Stats) -> Value {
+        let finish = finish_reason(finish);
+        let mut chunk = self.chunk(match self.kind {
+            Kind::Chat => json!({"index": index, "delta": {}, "finish_reason": finish}),
+            Kind::Text => json!({"index": index, "text": "", "finish_reason": finish}),
+        });
+        self.add_statistics(object(&mut chunk), stats);
+        chunk
+    }
+
+    /// The chunk after the last, with the usage alone.
+    pub fn usage_chunk(&self, usage: Usage) -> Value {
+        let mut chunk = self.envelope(self.chunk_name(), Vec::new());
+        self.add_usage(&mut chunk, usage);
+        chunk
+    }
+
+    pub fn add_usage(&self, chunk: &mut Value, usage: Usage) {
+        object(chunk).insert("usage".into(), self.usage(usage));
+    }
+
+    fn chunk(&self, choice: Value) -> Value {
+        self.envelope(self.chunk_name(), vec![choice])
+    }
+
+    fn chunk_name(&self) -> &'static str {
+        match self.kind {
+            Kind::Chat => "chat.completion.chunk",
+            Kind::Text => "text_completion",
+        }
+    }
+
+    fn envelope(&self, object: &str, choices: Vec<Value>) -> Value {
+        json!({
+            "id": &*self.id,
+            "object": object,
+            "created": self.created,
+            "model": self.served.name,
+            "system_fingerprint": self.served.fingerprint,
+            "choices": choices,
+        })
+    }
+
+    fn usage(&self, usage: Usage) -> Value {
+        json!({
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": usage.completion,
+            "total_tokens": self.prompt_tokens + usage.completion,
+            "prompt_tokens_details": {"cached_tokens": usage.cached, "audio_tokens": 0},
+            "completion_tokens_details": {
+                "reasoning_tokens": 0,
+                "audio_tokens": 0,
+                "accepted_prediction_tokens": 0,
+                "rejected_prediction_tokens": 0,
+            },
+        })
+    }
+
+    fn add_statistics(&self, fields: &mut Map<String, Value>, stats: &Stats) {
+        let [target, draft] = self.served.load;
+        fields.insert("timings".into(), json!(Timings::new(stats, target, draft)));
+        fields.insert(
+            "speculation".into(),
+            json!(SpeculationReport::new(stats, self.served.lossless)),
+        );
+    }
+
+    fn logprobs(&self, tokens: &[Token], logprobs: &[LogProbs], offset: &mut usize) -> Value {
+        if !self.logprobs {
+            return Value::Null;
+        }
+        let tokenizer = self.served.prompts.tokenizer();
+        let text = |token: Token| String::from_utf8_lossy(tokenizer.bytes(token)).into_owned();
+        let drawn = tokens.iter().zip(logprobs);
+        match self.kind {
+            Kind::Chat => {
+                let entry = |token: Token, logprob: f32| json!({"token": text(token), "logprob": logprob, "bytes": tokenizer.bytes(token)});
+                let content: Vec<Value> = drawn
+                    .map(|(&token, likely)| {
+                        let mut value = entry(token, likely.logprob);
+                        let top = likely.top.iter().map(|&(token, logprob)| entry(token, logprob));
+                        object(&mut value).insert("top_logprobs".into(), top.collect());
+                        value
+                    })
+                    .collect();
+                json!({"content": content, "refusal": null})
+            }
+            Kind::Text => {
+                let (mut texts, mut own, mut tops, mut offsets) = (vec![], vec![], vec![], vec![]);
+                for (&token, likely) in drawn {
+                    let text_of = text(token);
+                    offsets.push(*offset);
+                    *offset += text_of.chars().count();
+                    texts.push(text_of);
+                    own.push(likely.logprob);
+                    let top = likely
+                        .top
+                        .iter()
+                        .map(|&(token, logprob)| (text(token), json!(logprob)));
+                    tops.push(top.collect::<Map<_, _>>());
+                }
+                json!({"tokens": texts, "token_logprobs": own, "top_logprobs": tops, "text_offset": offsets})
+            }
+        }
+    }
+}
+
+/// The fields of an object that was just written.
+fn object(value: &mut Value) -> &mut Map<String, Value> {
+    value.as_object_mut().expect("it was written as an object")
+}
+
+fn finish_reason(finish: FinishReason) -> &'static str {
+    match finish {
+        FinishReason::Stop => "stop",
+        // The limit was the context's.
+        FinishReason::Length | FinishReason::Context => "length",
+        // Only of requests that nobody waits for.
+        FinishReason::Cancelled => "cancelled",
+    }
+}

@@ -12,7 +12,7 @@ fn content(answer: &Value) -> &str {
 fn a_seed_decides_the_answer_whatever_is_drafted() {
     let server = Server::start(&["--draft-fixed", "3"]);
     let ask = |more: Value| {
-        let mut fields = json!({"seed": 7, "max_tokens": 24, "return_token_ids": true});
+        let mut fields = server.endless(json!({"seed": 7, "max_tokens": 24, "return_token_ids": true}));
         fields
             .as_object_mut()
             .unwrap()
@@ -75,8 +75,8 @@ fn a_stream_says_what_the_whole_says() {
     let server = Server::start(&[]);
     let fields =
         json!({"seed": 1, "max_tokens": 20, "logprobs": true, "top_logprobs": 2, "return_token_ids": true});
-    let whole = server.chat(fields.clone());
-    let mut body = with_messages(fields);
+    let mut body = server.endless(fields);
+    let whole = server.chat(body.clone());
     body["stream"] = true.into();
     body["stream_options"] = json!({"include_usage": true, "continuous_usage_stats": true});
     let chunks: Vec<Value> = server.stream("/v1/chat/completions", &body).collect();
@@ -293,10 +293,9 @@ fn what_cannot_be_served_is_named() {
         (longer.status, &longer.json()["error"]["code"]),
         (400, &json!("context_length_exceeded"))
     );
-    let full = server.post(
-        "/v1/completions",
-        &json!({"prompt": "and ".repeat(60), "max_tokens": 10_000, "seed": 1}),
-    );
+    let mut endless = server.endless(json!({"prompt": "and ".repeat(60), "max_tokens": 10_000, "seed": 1}));
+    endless.as_object_mut().unwrap().remove("messages");
+    let full = server.post("/v1/completions", &endless);
     assert_eq!(full.json()["choices"][0]["finish_reason"], "length");
 }
 

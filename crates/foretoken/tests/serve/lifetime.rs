@@ -8,16 +8,17 @@ use serde_json::json;
 
 use crate::support::{Server, with_messages};
 
-fn long() -> serde_json::Value {
-    with_messages(json!({"max_tokens": 4000, "seed": 1, "stream": true, "speculation": false}))
+/// A stream of some seconds.
+fn long(server: &Server) -> serde_json::Value {
+    server.endless(json!({"max_tokens": 4000, "seed": 1, "stream": true, "speculation": false}))
 }
 
 #[test]
 fn a_full_queue_says_when_to_come_again() {
-    let server = Server::start(&["--parallel", "1", "--queue", "1"]);
-    let mut first = server.stream("/v1/chat/completions", &long());
+    let server = Server::slow(&["--parallel", "1", "--queue", "1"]);
+    let mut first = server.stream("/v1/chat/completions", &long(&server));
     assert!(first.next().is_some() && first.next().is_some());
-    let second = server.stream("/v1/chat/completions", &long());
+    let second = server.stream("/v1/chat/completions", &long(&server));
     let refused = server.post("/v1/chat/completions", &with_messages(json!({"max_tokens": 1})));
     assert_eq!(refused.status, 429, "{}", refused.text);
     assert!(refused.header("retry-after").and_then(|s| s.parse::<u64>().ok()) > Some(0));
@@ -38,14 +39,14 @@ fn a_full_queue_says_when_to_come_again() {
 
 #[test]
 fn nothing_is_computed_for_clients_that_are_gone() {
-    let server = Server::start(&["--prefixes", "0", "--parallel", "2"]);
+    let server = Server::slow(&["--prefixes", "0", "--parallel", "2"]);
     let free = server.metric("foretoken:kv_pages_free");
-    let mut stream = server.stream("/v1/chat/completions", &long());
+    let mut stream = server.stream("/v1/chat/completions", &long(&server));
     assert!(stream.next().is_some() && stream.next().is_some());
     assert!(server.metric("foretoken:kv_pages_free") < free);
     drop(stream);
     // One that waits for a whole answer, and one that sends half a request.
-    let body = with_messages(json!({"max_tokens": 4000, "seed": 2})).to_string();
+    let body = server.endless(json!({"max_tokens": 4000, "seed": 2})).to_string();
     let mut whole = TcpStream::connect(&server.address).unwrap();
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -70,8 +71,8 @@ fn nothing_is_computed_for_clients_that_are_gone() {
 
 #[test]
 fn a_reader_that_is_slow_holds_up_nobody() {
-    let server = Server::start(&[]);
-    let body = long().to_string();
+    let server = Server::slow(&[]);
+    let body = long(&server).to_string();
     let mut slow = TcpStream::connect(&server.address).unwrap();
     write!(slow, "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {}\r\n\r\n{body}", body.len()).unwrap();
     server.wait("it is generated", |server| {
@@ -92,9 +93,9 @@ fn a_reader_that_is_slow_holds_up_nobody() {
 
 #[test]
 fn a_request_that_takes_too_long_is_ended() {
-    let server = Server::start(&["--timeout", "1", "-c", "4096"]);
-    // A tiny model is fast: many choices of a whole context are not done in a second.
-    let many = with_messages(json!({"max_tokens": 4000, "n": 16, "seed": 1}));
+    let server = Server::slow(&["--timeout", "1", "-c", "4096"]);
+    // Many choices of a whole context are not done in a second.
+    let many = server.endless(json!({"max_tokens": 4000, "n": 16, "seed": 1}));
     let reply = server.post("/v1/chat/completions", &many);
     assert_eq!(reply.status, 504, "{}", reply.text);
     assert_eq!(reply.json()["error"]["code"], "timeout");
@@ -110,8 +111,8 @@ fn a_request_that_takes_too_long_is_ended() {
 #[cfg(unix)]
 #[test]
 fn a_signal_ends_it_when_all_is_said_and_a_second_at_once() {
-    let mut server = Server::start(&[]);
-    let short = with_messages(json!({"max_tokens": 600, "seed": 1, "stream": true, "speculation": false}));
+    let mut server = Server::slow(&[]);
+    let short = server.endless(json!({"max_tokens": 600, "seed": 1, "stream": true, "speculation": false}));
     let mut stream = server.stream("/v1/chat/completions", &short);
     assert!(stream.next().is_some());
     server.signal("TERM");
@@ -119,8 +120,8 @@ fn a_signal_ends_it_when_all_is_said_and_a_second_at_once() {
     assert_eq!(last["choices"][0]["finish_reason"], "length");
     assert_eq!(server.ended(), Some(0), "{}", server.log());
 
-    let mut server = Server::start(&["--timeout", "600"]);
-    let mut body = long();
+    let mut server = Server::slow(&["--timeout", "600"]);
+    let mut body = long(&server);
     body["n"] = 16.into();
     let mut stream = server.stream("/v1/chat/completions", &body);
     assert!(stream.next().is_some());

@@ -38,6 +38,22 @@ impl Reply {
 impl Server {
     /// Starts a server of a tiny model, and waits until it serves.
     pub fn start(args: &[&str]) -> Self {
+        Self::of(&TinyModel::llama(), args)
+    }
+
+    /// Likewise, of a model that takes a millisecond or two a token.
+    pub fn slow(args: &[&str]) -> Self {
+        let model = TinyModel {
+            layers: 16,
+            hidden_size: 256,
+            feed_forward_size: 1024,
+            heads: 8,
+            ..TinyModel::llama()
+        };
+        Self::of(&model, args)
+    }
+
+    fn of(tiny: &TinyModel, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let model = dir.path().join("tiny.gguf");
         TinyModel::llama()
@@ -148,6 +164,17 @@ impl Server {
         let reply = self.post("/v1/chat/completions", &with_messages(fields));
         assert_eq!(reply.status, 200, "{}", reply.text);
         reply.json()
+    }
+
+    /// A request with these fields whose answer does not end before its limit: the tokens that would end it are banned.
+    pub fn endless(&self, fields: Value) -> Value {
+        let model = self.get("/v1/models").json();
+        let vocab_size = model["data"][0]["vocab_size"].as_u64().expect("a number");
+        // The tiny model's control tokens are the last three.
+        let banned = (vocab_size - 3..vocab_size).map(|id| (id.to_string(), json!(-100)));
+        let mut body = with_messages(fields);
+        body["logit_bias"] = Value::Object(banned.collect());
+        body
     }
 
     /// The events of a stream, `[DONE]` apart, as they come.

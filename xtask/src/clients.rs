@@ -32,6 +32,12 @@ pub fn run(foretoken: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The same, of a build of its own.
+pub fn build_and_run() -> Result<()> {
+    command::run(command::cargo("build").args(["--package", "foretoken"]))?;
+    run(&command::built("debug", "foretoken")?)
+}
+
 /// Node with its package installed beside the scripts.
 fn node() -> Result<Command> {
     let dir = dir()?;

@@ -73,6 +73,8 @@ enum Task {
         #[arg(required = true)]
         texts: Vec<PathBuf>,
     },
+    /// Drive a server with the official OpenAI packages for Python and Node, as the tests do
+    Clients,
     /// Many clients at once against a server: answers as alone, faults survived, nothing leaked
     Soak(clients::SoakArgs),
     /// Fetch the models and run every test, those on real models included
@@ -93,6 +95,7 @@ fn main() -> ExitCode {
         Task::Peers(args) => peers::run(&args),
         Task::Instructions { write } => instructions::run(write),
         Task::Ranking { model, out, texts } => ranking::run(&model, &out, &texts),
+        Task::Clients => clients::build_and_run(),
         Task::Soak(args) => clients::soak(&args),
         Task::Test { quick } => test::run(quick),
     };

@@ -239,7 +239,7 @@ fn token_bias((token, bias): (String, f32)) -> Result<(Token, f32), ApiError> {
     let id = token.parse().map_err(|_| error("is not the id of a token"))?;
     match bias {
         // OpenAI's -100 bans a token, and so does it here.
-        bias if bias == -100.0 => Ok((id, f32::NEG_INFINITY)),
+        -100.0 => Ok((id, f32::NEG_INFINITY)),
         bias if (-100.0..=100.0).contains(&bias) => Ok((id, bias)),
         _ => Err(error("has a bias outside -100 to 100")),
     }

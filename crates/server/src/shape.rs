@@ -132,7 +132,8 @@ impl Shape {
         logprobs: &[LogProbs],
         offset: &mut usize,
     ) -> Option<Value> {
-        if text.is_empty() && logprobs.is_empty() && !(self.token_ids && !tokens.is_empty()) {
+        let ids = self.token_ids && !tokens.is_empty();
+        if text.is_empty() && logprobs.is_empty() && !ids {
             return None;
         }
         let mut choice = match self.kind {

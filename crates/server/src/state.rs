@@ -82,9 +82,8 @@ impl State {
 
     pub fn send(&self, job: Job) -> Result<(), ApiError> {
         let jobs = self.lock();
-        let sent = jobs.as_ref().map(|jobs| jobs.send(job));
-        match sent {
-            Some(Ok(())) => Ok(()),
+        match jobs.as_ref().map(|jobs| jobs.send(job).is_ok()) {
+            Some(true) => Ok(()),
             _ => Err(ApiError::unavailable("the server shuts down")),
         }
     }

@@ -34,6 +34,9 @@ fn a_full_queue_says_when_to_come_again() {
     assert_eq!(two.status, 429, "{}", two.text);
     // Whoever goes away leaves the place.
     drop(first);
+    server.wait("the place is free", |server| {
+        server.metric("foretoken:running") == 0.0
+    });
     server.chat(json!({"max_tokens": 1}));
 }
 

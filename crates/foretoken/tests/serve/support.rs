@@ -56,9 +56,7 @@ impl Server {
     fn of(tiny: &TinyModel, args: &[&str]) -> Self {
         let dir = tempfile::tempdir().expect("a directory");
         let model = dir.path().join("tiny.gguf");
-        TinyModel::llama()
-            .write(&model)
-            .expect("the model can be written");
+        tiny.write(&model).expect("the model can be written");
         let mut child = Command::new(env!("CARGO_BIN_EXE_foretoken"))
             .args(["serve", "--port", "0", "-t", "2", "-m"])
             .arg(&model)

@@ -44,7 +44,9 @@ async def ask(client, url, text, tokens, times=None):
         "stream_options": {"include_usage": True},
     }
     start, first, usage = time.monotonic(), None, 0
-    async with client.stream("POST", url + "/v1/chat/completions", json=body) as response:
+    # A connection of its own: one that is quiet for long may be closed at any moment.
+    headers = {"connection": "close"}
+    async with client.stream("POST", url + "/v1/chat/completions", json=body, headers=headers) as response:
         assert response.status_code == 200, await response.aread()
         async for line in response.aiter_lines():
             if not line.startswith("data: {"):

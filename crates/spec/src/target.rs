@@ -290,7 +290,8 @@ pub trait TargetModel {
     /// most once for a sequence and pass.
     fn commit(&mut self, sequence: SequenceId, rows: &[RowId]);
 
-    /// Forgets all but the first `len` committed tokens.
+    /// Forgets all but the first `len` committed tokens, and with them rows of the last pass and what was reserved. With more
+    /// than it has, nothing.
     fn truncate(&mut self, sequence: SequenceId, len: usize);
 
     /// Replaces what a sequence holds by the first `len` committed tokens of another one, or all if it has fewer, and shares

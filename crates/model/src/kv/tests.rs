@@ -302,7 +302,7 @@ impl Pair {
                 let sequence = self.pick(*sequence);
                 self.cache.truncate(sequence, *len);
                 if let Some(tokens) = self.tokens(sequence)
-                    && *len < tokens.len()
+                    && *len <= tokens.len()
                 {
                     tokens.truncate(*len);
                     self.pending.remove(&sequence);
@@ -312,7 +312,7 @@ impl Pair {
                 let (sequence, from) = (self.pick(*sequence), self.pick(*from));
                 self.cache.share(sequence, from, *len);
                 let mut shared = self.tokens(from).cloned().unwrap_or_default();
-                let cut = *len < shared.len();
+                let cut = *len <= shared.len();
                 shared.truncate(*len);
                 if let Some(tokens) = self.tokens(sequence) {
                     *tokens = shared;

@@ -115,12 +115,6 @@ pub fn soak(args: &SoakArgs) -> Result<()> {
     ensure!(seen["drafted"].as_u64() > Some(0), "nothing was drafted");
     all_pages_back(&server.stop()?)?;
     let plain = ["-m", model, "-c", "1024", "--parallel", "1", "--prefixes", "0"];
-    // A drafter that is asked for must be there; it is not used, since there is one request at a time and the answer is plain's.
-    let plain = [
-        &plain[..],
-        &["-d", model, "--draft-vocab", "0", "--draft-max", "1"],
-    ]
-    .concat();
     let server = Server::start(&foretoken, &plain)?;
     soak("alone", &server, &[&count, prompts, &text(&alone)])?;
     server.stop()?;

@@ -1,6 +1,5 @@
 //! Counters for Prometheus. Those of speculation have the names that vLLM gives them, so that dashboards need no change.
 
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
@@ -64,7 +63,6 @@ pub(crate) struct Metrics {
     first_token: Histogram,
     between_tokens: Histogram,
     request_time: Histogram,
-    before: Mutex<Totals>,
     /// Milliseconds that a request takes, lately.
     typical: AtomicU64,
 }
@@ -209,7 +207,6 @@ impl Metrics {
                 "Time from a request to its last token",
                 Histogram::new(exponential_buckets(0.05, 2.0, 14)),
             ),
-            before: Mutex::default(),
             typical: AtomicU64::new(1000),
             registry,
         }
@@ -232,13 +229,8 @@ impl Metrics {
         self.waiting.set(waiting as i64);
     }
 
-    /// What the rounds so far took.
-    pub fn round(&self, now: Totals, pages: Pages) {
-        self.memory(pages);
-        let mut before = self
-            .before
-            .lock()
-            .unwrap_or_else(std::sync::PoisonError::into_inner);
+    /// What the rounds since `before` took.
+    pub fn round(&self, before: &Totals, now: &Totals) {
         let passes = now.passes - before.passes;
         self.passes.inc_by(passes);
         self.rows.inc_by(now.rows - before.rows);
@@ -251,7 +243,6 @@ impl Metrics {
         self.pass_seconds.inc_by((now.pass - before.pass).as_secs_f64());
         self.verify_seconds
             .inc_by((now.verify - before.verify).as_secs_f64());
-        *before = now;
     }
 
     pub fn progress(&self, progress: &Progress) {

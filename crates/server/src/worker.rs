@@ -92,11 +92,12 @@ impl<M: TargetModel> Worker<M> {
         self.metrics.memory(self.engine.model().pages());
         while self.receive() {
             self.admit();
+            let before = self.engine.totals();
             for event in self.engine.step() {
                 self.hand_out(event);
             }
-            self.metrics
-                .round(self.engine.totals(), self.engine.model().pages());
+            self.metrics.round(&before, &self.engine.totals());
+            self.metrics.memory(self.engine.model().pages());
             self.metrics.load(self.running.len(), self.waiting.len());
         }
         self.engine.forget_prefixes();

@@ -90,11 +90,13 @@ pub fn soak(args: &SoakArgs) -> Result<()> {
     };
     let count = args.requests.to_string();
     let prompts = prompts.to_str().context("a path that is text")?;
-    let outs = ["together.json", "alone.json"].map(|name| dir().map(|dir| dir.join(name)));
-    let [together, alone] = outs;
-    let (together, alone) = (together?, alone?);
+    let alone = dir()?.join("alone.json");
     let text = |path: &Path| path.to_string_lossy().into_owned();
 
+    let plain = ["-m", model, "-c", "1024", "--parallel", "1", "--prefixes", "0"];
+    let server = Server::start(&foretoken, &plain)?;
+    soak("alone", &server, &[&count, prompts, &text(&alone)])?;
+    server.stop()?;
     // Pages for three contexts, and twelve sequences.
     let crowded = [
         "-m",
@@ -110,15 +112,15 @@ pub fn soak(args: &SoakArgs) -> Result<()> {
         "--kv-memory",
         "72M",
     ];
-    let server = Server::start(&foretoken, &crowded)?;
-    let seen = soak("together", &server, &[&count, prompts, &text(&together)])?;
-    ensure!(seen["drafted"].as_u64() > Some(0), "nothing was drafted");
-    all_pages_back(&server.stop()?)?;
-    let plain = ["-m", model, "-c", "1024", "--parallel", "1", "--prefixes", "0"];
-    let server = Server::start(&foretoken, &plain)?;
-    soak("alone", &server, &[&count, prompts, &text(&alone)])?;
-    server.stop()?;
-    compare(&together, &alone)?;
+    // Drafts where they pay, and then in every round.
+    for (name, drafts) in [("together.json", &[][..]), ("fixed.json", &["--draft-fixed", "4"][..])] {
+        let together = dir()?.join(name);
+        let server = Server::start(&foretoken, &[&crowded[..], drafts].concat())?;
+        let seen = soak("together", &server, &[&count, prompts, &text(&together)])?;
+        ensure!(seen["drafted"].as_u64() > Some(0), "nothing was drafted");
+        all_pages_back(&server.stop()?)?;
+        compare(&together, &alone)?;
+    }
 
     let load = ["-m", model, "-c", "1024", "--parallel", "4", "--queue", "8"];
     let server = Server::start(&foretoken, &load)?;

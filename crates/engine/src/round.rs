@@ -29,10 +29,12 @@ enum Room {
 impl<M: TargetModel> Engine<M> {
     /// One round for all active sequences.
     pub fn step(&mut self) -> Vec<Event> {
+        let start = Instant::now();
         let mut events = std::mem::take(&mut self.pending_events);
         self.end_cancelled(&mut events);
         self.plan(&mut events);
         self.draft(&mut events);
+        self.trim_prompts(start.elapsed());
         self.build_batch();
         if !self.batch.is_empty() {
             self.pass(&mut events);
@@ -44,7 +46,7 @@ impl<M: TargetModel> Engine<M> {
     fn plan(&mut self, events: &mut Vec<Event>) {
         self.active.iter_mut().for_each(|sequence| sequence.turn.reset());
         self.share_prefixes();
-        let rows = self.prompt_rows();
+        let rows = self.planned_prompt_rows();
         let mut failed = Vec::new();
         for (at, &rows) in rows.iter().enumerate() {
             let sequence = &self.active[at];
@@ -129,7 +131,7 @@ impl<M: TargetModel> Engine<M> {
             .options
             .pace
             .as_ref()
-            .map(|pace| Instant::now() + pace.max_stall());
+            .map(|pace| Instant::now() + pace.draft_time());
         let mut requests: Vec<Request<'_>> = drafted
             .zip(&snapshots)
             .map(|(s, snapshot)| Request {
@@ -276,10 +278,13 @@ impl<M: TargetModel> Engine<M> {
     /// Tells whoever counts on it what the pass took.
     fn tell_time(&mut self, time: Duration) {
         let taking_part = || self.active.iter().filter(|s| s.turn.chunk > 0);
-        let positions: usize = taking_part().map(|s| self.model.len(s.handle)).sum();
+        // Where each of the rows stands: what it costs to look back from there.
+        let positions: usize = taking_part()
+            .map(|s| (s.turn.chunk + s.turn.tree.len()) * self.model.len(s.handle))
+            .sum();
         let pass = PassTime {
             rows: self.batch.len(),
-            context: positions / taking_part().count().max(1),
+            context: positions / self.batch.len(),
             seconds: time.as_secs_f64(),
         };
         let draft_rows: usize = taking_part().map(|s| s.turn.tree.len()).sum();

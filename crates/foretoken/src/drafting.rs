@@ -15,6 +15,10 @@ use crate::costs::{one_row_in_turn, pass_costs};
 use crate::session::{LoadedModel, SessionError, SessionOptions, load_model};
 use crate::vocabulary::{Learned, Ranking, draft_vocabulary};
 
+/// Where rounds are to be short, a draft model reads prompts in passes of this part of one, and in no longer ones than this.
+const READING_PASSES: f64 = 8.0;
+const MOST_PROMPT_ROWS: usize = 256;
+
 /// A loaded draft model.
 pub(crate) struct DraftModel {
     pub drafter: Shared,
@@ -74,6 +78,11 @@ impl DraftModel {
         let inputs = model.config().vocab_size;
         let learned = learned.filter(|_| vocabulary.is_some());
         let mut drafter = ModelDrafter::new(model, info.vocab_size);
+        if let Some(stall) = options.max_stall {
+            // It looks at the time between passes alone.
+            let most = stall.as_secs_f64() / READING_PASSES;
+            drafter = drafter.with_prompt_chunk(cost.rows_within(most, 0, MOST_PROMPT_ROWS, 0));
+        }
         if let Some(tokens) = vocabulary {
             drafter = drafter
                 .with_vocabulary(tokens)

@@ -85,6 +85,20 @@ impl CostModel {
         self.speed * (self.table(rows) + self.position * (rows * context) as f64)
     }
 
+    /// The most rows, up to `most`, that fit in so many seconds beside `others`.
+    pub fn rows_within(&self, seconds: f64, others: usize, most: usize, context: usize) -> usize {
+        // More rows never take less.
+        let (mut low, mut high) = (0, most + 1);
+        while low + 1 < high {
+            let middle = (low + high) / 2;
+            match self.seconds(others + middle, context) <= seconds {
+                true => low = middle,
+                false => high = middle,
+            }
+        }
+        low
+    }
+
     /// Seconds without context: between two points on the line, beyond the last one as between the last two.
     fn table(&self, rows: usize) -> f64 {
         let rows = rows.max(1);

@@ -73,6 +73,7 @@ async def run(base, count, path, out, clients):
     answers = [None] * count
     timeout = httpx.Timeout(600)
     async with httpx.AsyncClient(timeout=timeout, limits=httpx.Limits(max_connections=clients)) as client:
+        drafters = (await client.get(base + "/v1/models")).json()["data"][0]["drafters"]
 
         async def work():
             while waiting:
@@ -80,6 +81,8 @@ async def run(base, count, path, out, clients):
                 if clients == 1:
                     # What all the others are compared with is plain decoding.
                     body["speculation"] = False
+                elif isinstance(body["speculation"], dict) and body["speculation"].get("drafter", drafters[0]) not in drafters:
+                    body["speculation"] = True
                 cancelled = clients > 1 and dice.random() < 0.15
                 if clients > 1:
                     await asyncio.sleep(dice.random() * 0.3)

@@ -1,9 +1,9 @@
 //! How much of the prompts goes into a round.
 //!
 //! A round that reads a prompt makes everybody else wait: sequences that decode beside it, and requests that come meanwhile.
-//! So drafts may take half of a round's time, and the pass has as many rows as the cost model says fit in what they left.
-//! Of these rows half go to the oldest prompt, so that it comes to an end, and the rest to the shortest, so that a short one
-//! need not wait for a long one.
+//! So a draft model takes no part in it, and the pass has as many rows as the cost model says fit in what other drafts left
+//! of its time. Of these rows half go to the oldest prompt, so that it comes to an end, and the rest to the shortest, so that
+//! a short one need not wait for a long one.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ impl PromptPace {
         Self { cost, max_stall }
     }
 
-    /// How long the drafts of a round may take.
+    /// How long the drafts of other rounds may take, in which a draft model may read what it missed.
     pub(crate) fn draft_time(&self) -> Duration {
         self.max_stall / 2
     }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use foretoken_spec::{
     Cancel, Committed, DraftError, HiddenNeed, LogProbs, ModelError, Needs, NodeId, OutOfPages,
-    Output as Wanted, PassTime, Request, Row, RowId, SamplerSnapshot, SequenceId, TargetModel, VerifiedRow,
+    Output as Wanted, PassTime, Request, Row, RowId, SamplerSnapshot, SequenceId, Source, TargetModel, VerifiedRow,
     top_logits, verify, verify_forced,
 };
 
@@ -47,6 +47,8 @@ impl<M: TargetModel> Engine<M> {
         self.active.iter_mut().for_each(|sequence| sequence.turn.reset());
         self.share_prefixes();
         let rows = self.planned_prompt_rows();
+        // Beside prompts all rows cost alike, and a draft model's passes would be added to a time that is used up already.
+        let hurry = self.options.pace.is_some() && rows.iter().any(|&rows| rows > 0);
         let mut failed = Vec::new();
         for (at, &rows) in rows.iter().enumerate() {
             let sequence = &self.active[at];
@@ -58,7 +60,13 @@ impl<M: TargetModel> Engine<M> {
             let decodes = pending == 1 && sequence.is_decoding();
             let room = sequence.output.remaining() - 1;
             let budget = (decodes && sequence.drafting)
-                .then(|| self.options.policy.budget(room, &sequence.limits))
+                .then(|| {
+                    let mut budget = self.options.policy.budget(room, &sequence.limits);
+                    if hurry {
+                        budget.sources = budget.sources.without(Source::Model);
+                    }
+                    budget
+                })
                 .filter(|budget| budget.max_nodes > 0);
             let room = self.secure(at, chunk, budget.map_or(0, |budget| budget.max_nodes));
             let sequence = &mut self.active[at];

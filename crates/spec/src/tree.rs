@@ -46,6 +46,11 @@ impl Sources {
         Self(1 << source as u8)
     }
 
+    /// All of these but one kind.
+    pub fn without(self, source: Source) -> Self {
+        Self(self.0 & !(1 << source as u8))
+    }
+
     /// The kind that is alone among them.
     pub fn single(self) -> Option<Source> {
         let mut all = [Source::Model, Source::Suffix, Source::Recycling, Source::Scripted].into_iter();

@@ -155,7 +155,12 @@ impl<M: TargetModel> Engine<M> {
                 )),
             };
             match begun {
-                Ok(()) => drafting = true,
+                Ok(()) => {
+                    drafting = true;
+                    if !request.prediction.is_empty() {
+                        drafter.predicted(handle, &request.prediction);
+                    }
+                }
                 Err(error) => {
                     let reason = error.to_string();
                     stats.speculation.off_reason = Some(reason.clone());
@@ -166,16 +171,20 @@ impl<M: TargetModel> Engine<M> {
         self.active.push(Sequence {
             id,
             handle,
-            sampler: Sampler::new(request.sampler, request.key, &request.prompt),
+            // What is forced is not what a grammar allows.
+            forced: (self.options.force_accept.filter(|_| request.grammar.is_none())).map(|probability| {
+                ForcedAcceptance {
+                    probability,
+                    key: request.key,
+                }
+            }),
+            sampler: Sampler::new(request.sampler, request.key, &request.prompt)
+                .with_grammar(request.grammar),
             output: Output::new(&request.stops, limit, limit_reason),
             tokens: request.prompt,
             cancel: request.cancel,
             limits: request.drafts,
             logprobs: request.logprobs,
-            forced: self.options.force_accept.map(|probability| ForcedAcceptance {
-                probability,
-                key: request.key,
-            }),
             stats,
             started: Instant::now(),
             decoding_since: None,

@@ -34,5 +34,5 @@ pub use request::{
     Event, FinishReason, GenerationRequest, MAX_STOP_BYTES, MAX_STOPS, OutputToken, Progress, RequestError,
     RequestId, SequenceError,
 };
-pub use stats::{Passes, RoundReport, Speculation, Stats, TargetTimes, Totals};
+pub use stats::{Passes, RoundReport, SourceCount, Speculation, Stats, TargetTimes, Totals};
 pub use text::{Fragment, TokenBytes};

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::Stats;
+use crate::{SourceCount, Stats};
 
 /// Why there are no drafts where none were wanted.
 pub const NO_DRAFTER: &str = "no drafter was chosen";
@@ -71,6 +71,8 @@ pub struct SpeculationReport {
     proposed: usize,
     drafted: usize,
     accepted: usize,
+    /// The last two by who drafted them.
+    sources: BTreeMap<&'static str, SourceCount>,
     discarded_by_cut: usize,
     acceptance_rate: Option<f64>,
     tokens_per_round: Option<f64>,
@@ -98,6 +100,9 @@ impl SpeculationReport {
             proposed: spec.proposed,
             drafted: spec.drafted,
             accepted: spec.accepted,
+            sources: (spec.by_source.iter())
+                .map(|(source, count)| (source.name(), *count))
+                .collect(),
             discarded_by_cut: spec.discarded_by_cut,
             acceptance_rate: spec.acceptance_rate(),
             tokens_per_round: spec.tokens_per_round(),

@@ -1,7 +1,8 @@
 //! What goes into the engine and what comes out.
 
 use foretoken_spec::{
-    Cancel, LogProbs, LogitError, ModelError, ModelInfo, OutOfPages, ParamError, SamplerParams, Source, Token,
+    Cancel, Grammar, LogProbs, LogitError, ModelError, ModelInfo, OutOfPages, ParamError, SamplerParams,
+    Source, Token,
 };
 
 use crate::{DraftLimits, Fragment, RoundReport, Stats};
@@ -24,6 +25,10 @@ pub struct GenerationRequest {
     pub max_tokens: Option<usize>,
     /// Texts that end the generation. They are no part of the output; the token that completes one counts.
     pub stops: Vec<String>,
+    /// What the answer must look like.
+    pub grammar: Option<Box<dyn Grammar>>,
+    /// What the answer will mostly be, such as the file that it is to edit: more to draft from.
+    pub prediction: Vec<Token>,
     /// What may be drafted for it.
     pub drafts: DraftLimits,
     /// Give each token's log-probability, and those of so many of the likeliest.

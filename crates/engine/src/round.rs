@@ -7,9 +7,9 @@
 use std::time::{Duration, Instant};
 
 use foretoken_spec::{
-    Cancel, Committed, DraftError, HiddenNeed, LogProbs, ModelError, Needs, NodeId, OutOfPages,
-    Output as Wanted, PassTime, Request, Row, RowId, SamplerSnapshot, SequenceId, Source, TargetModel, VerifiedRow,
-    top_logits, verify, verify_forced,
+    Budget, Cancel, Committed, DraftError, HiddenNeed, LogProbs, ModelError, Needs, NodeId, OutOfPages,
+    Output as Wanted, PassTime, Request, Row, RowId, SamplerSnapshot, SequenceId, Source, TargetModel,
+    VerifiedRow, grammar, top_logits, verify, verify_forced,
 };
 
 use crate::sequence::Sequence;
@@ -148,6 +148,7 @@ impl<M: TargetModel> Engine<M> {
                 tokens: &s.tokens,
                 hidden: (!s.hidden.is_empty()).then_some(&s.hidden[..]),
                 sampler: snapshot,
+                grammar: s.sampler.grammar(),
                 budget: s.turn.budget.expect("filtered"),
                 deadline,
                 tree: &mut s.turn.tree,
@@ -155,6 +156,7 @@ impl<M: TargetModel> Engine<M> {
             .collect();
         let before = drafter.times().unwrap_or_default();
         let start = Instant::now();
+        requests.iter_mut().for_each(Request::apply_grammar);
         let outcome = drafter.draft(&mut requests);
         let time = start.elapsed();
         self.totals.draft += time;
@@ -182,7 +184,16 @@ impl<M: TargetModel> Engine<M> {
                 continue;
             }
             speculation.proposed += turn.tree.len();
-            let depth = crate::policy::fit(&mut turn.tree, &turn.budget.expect("filtered"), info);
+            let budget = turn.budget.expect("filtered");
+            if let Some(grammar) = sequence.sampler.grammar() {
+                // What no controller has looked at.
+                let cut = Budget {
+                    max_nodes: 0,
+                    ..budget
+                };
+                grammar::apply(grammar, &mut turn.tree, &cut);
+            }
+            let depth = crate::policy::fit(&mut turn.tree, &budget, info);
             if !self.options.policy.keeps(depth) {
                 turn.tree.clear();
             }

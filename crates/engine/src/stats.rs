@@ -89,6 +89,8 @@ pub struct Speculation {
     pub accepted: usize,
     /// Right draft tokens that the end of the generation cut off, one that ends it included.
     pub discarded_by_cut: usize,
+    /// The last two by who drafted them.
+    pub by_source: BTreeMap<Source, SourceCount>,
     /// How often the draft token at depth 1, 2, … was accepted. Never increases.
     pub accepted_per_position: Vec<usize>,
     /// How many rounds had so many rows: the last token and its draft.
@@ -105,6 +107,15 @@ pub struct Speculation {
     pub predicted_seconds: f64,
     /// Of these rounds, how many had no draft, by reason.
     pub plain_rounds: BTreeMap<&'static str, usize>,
+}
+
+/// What became of the drafts of one kind of drafter.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
+pub struct SourceCount {
+    /// As [`Speculation::drafted`].
+    pub drafted: usize,
+    /// As [`Speculation::accepted`].
+    pub accepted: usize,
 }
 
 /// What an engine's rounds took, over all sequences.
@@ -170,10 +181,23 @@ impl Speculation {
         let cut = verdict.discarded_by_cut + no_output;
         // Only where a draft token ended the generation there is none of the target's own behind it.
         let end = (verdict.accepted.len() == verdict.tokens.len()).then(|| verdict.accepted.last());
-        let undecided = end.flatten().map_or(0, |&end| tree.below(end).count());
+        let mut decided = vec![true; tree.len()];
+        if let Some(&end) = end.flatten() {
+            tree.below(end).for_each(|node| decided[node as usize] = false);
+        }
+        for &node in &verdict.accepted[accepted..] {
+            decided[node as usize] = false;
+        }
+        for (node, _) in tree.nodes().iter().zip(decided).filter(|(_, decided)| *decided) {
+            self.drafted += 1;
+            self.by_source.entry(node.source).or_default().drafted += 1;
+        }
+        for &node in &verdict.accepted[..accepted] {
+            let source = tree.nodes()[node as usize].source;
+            self.by_source.entry(source).or_default().accepted += 1;
+        }
         self.rounds += 1;
         self.decided += verdict.tokens.len();
-        self.drafted += tree.len() - undecided - no_output;
         self.accepted += accepted;
         self.discarded_by_cut += cut;
         let positions = &mut self.accepted_per_position;

@@ -218,10 +218,7 @@ fn answer(
     repeat: usize,
     mut trace: Option<&mut BufWriter<File>>,
 ) -> anyhow::Result<Answer> {
-    let prompt = session.chat(&[Message {
-        role: "user".into(),
-        content: scenario.prompt(),
-    }])?;
+    let prompt = session.chat(&[Message::new("user", scenario.prompt())])?;
     let ends = session.engine().model().info().end_of_generation.clone();
     let mut text = prompt.clone();
     let request = GenerationRequest {

@@ -242,6 +242,9 @@ pub struct RunArgs {
     /// End the answer before this text (may be given several times)
     #[arg(long, value_name = "TEXT", value_parser = stop)]
     pub stop: Vec<String>,
+    /// Answer with JSON that this schema describes
+    #[arg(long, visible_alias = "json-schema-file", value_name = "FILE", conflicts_with_all = ["stop", "force_accept"])]
+    pub json_schema: Option<PathBuf>,
     #[command(flatten)]
     pub threads: ThreadArgs,
     /// Positions of the context [default: the model's own, at most 4096]

@@ -6,7 +6,7 @@
 //!
 //! # fn main() -> Result<(), foretoken::SessionError> {
 //! let mut session = Session::load(&SessionOptions::new("model.gguf"))?;
-//! let prompt = session.chat(&[Message { role: "user".into(), content: "Why is the sky blue?".into() }])?;
+//! let prompt = session.chat(&[Message::new("user", "Why is the sky blue?")])?;
 //! let answer = session.generate(GenerationRequest { prompt, ..Default::default() }, |_| ())?;
 //! println!("{}", answer.text);
 //! # Ok(())

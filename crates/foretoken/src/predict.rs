@@ -108,10 +108,7 @@ fn measure(
     });
     session.set_drafting(drafting)?;
     let prompt = match session.prompts().has_template() {
-        true => session.chat(&[Message {
-            role: "user".into(),
-            content: prompt.into(),
-        }])?,
+        true => session.chat(&[Message::new("user", prompt)])?,
         false => session.plain(prompt)?,
     };
     let mut tried = [0usize; PROBE];

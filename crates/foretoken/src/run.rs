@@ -48,7 +48,15 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let interrupt = Interrupt::install()?;
     let mut session = load(&options)?;
+    let grammar = match &args.json_schema {
+        Some(path) => {
+            let grammar = session.grammars()?.json_schema(&read_schema(path)?);
+            Some(grammar.with_context(|| path.display().to_string())?)
+        }
+        None => None,
+    };
     let request = GenerationRequest {
+        grammar,
         prompt: encode(&session, args, prompt)?,
         sampler: args.sampler(),
         key: Sampler::key(seed, 0),
@@ -185,6 +193,14 @@ fn read_prompt(args: &RunArgs) -> anyhow::Result<String> {
     Ok(text)
 }
 
+/// The schema in a file.
+fn read_schema(path: &Path) -> anyhow::Result<serde_json::Value> {
+    let name = path.display().to_string();
+    let file = std::fs::File::open(path).with_context(|| name.clone())?;
+    let text = read_text(file, &name)?;
+    serde_json::from_str(&text).with_context(|| format!("{name}: not JSON"))
+}
+
 fn read_text(source: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     source
@@ -202,10 +218,7 @@ fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<V
     if args.prompt.raw {
         return Ok(session.raw(&prompt)?);
     }
-    let message = |role: &str, content| Message {
-        role: role.into(),
-        content,
-    };
+    let message = |role: &str, content: String| Message::new(role, content);
     let system = args
         .prompt
         .system

@@ -68,7 +68,7 @@ fn load(options: &SessionOptions, alias: Option<String>) -> Result<Loaded<CpuMod
     let isa = session.compute().isa().name();
     let fingerprint = fingerprint(&options.model, session.tokenizer().fingerprint(), isa).map_err(Failure)?;
     let mut drafters = match options.drafting {
-        Drafting::Auto => vec![Source::Suffix, Source::Recycling],
+        Drafting::Auto => vec![Source::Suffix, Source::Recycling, Source::Prediction],
         Drafting::Suffix => vec![Source::Suffix],
         Drafting::Recycling => vec![Source::Recycling],
         Drafting::Model | Drafting::None => Vec::new(),

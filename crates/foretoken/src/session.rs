@@ -9,11 +9,12 @@ use foretoken_engine::{
     RequestError, SequenceError, Stats, TokenBytes,
 };
 use foretoken_gguf::Gguf;
+use foretoken_grammar::{CompileError, Grammars};
 use foretoken_kernels::Compute;
 use foretoken_model::{
     ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, PromptEncoder, PromptError, Tokenizer,
 };
-use foretoken_spec::drafters::{Corpus, RecyclingDrafter, SuffixDrafter};
+use foretoken_spec::drafters::{Corpus, PredictionDrafter, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::{
     Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, Drafter, ModelError, TargetModel,
     Token,
@@ -172,6 +173,14 @@ pub enum SessionError {
         path: PathBuf,
         /// Why.
         source: PromptError,
+    },
+    /// The model's vocabulary cannot be used with grammars.
+    #[error("{}: {source}", path.display())]
+    Grammar {
+        /// The model's file.
+        path: PathBuf,
+        /// Why.
+        source: CompileError,
     },
     /// The request was refused.
     #[error(transparent)]
@@ -394,7 +403,10 @@ impl Session {
             }));
         }
         if matches!(drafting, Drafting::Auto | Drafting::Recycling) {
-            free.push(Box::new(RecyclingDrafter::new(ends)));
+            free.push(Box::new(RecyclingDrafter::new(ends.clone())));
+        }
+        if drafting == Drafting::Auto {
+            free.push(Box::new(PredictionDrafter::new(ends)));
         }
         let draft = self.draft.as_ref();
         let draft = draft.filter(|_| matches!(drafting, Drafting::Auto | Drafting::Model));
@@ -461,6 +473,18 @@ impl Session {
     /// The tokenizer.
     pub fn tokenizer(&self) -> &Arc<Tokenizer> {
         &self.tokenizer
+    }
+
+    /// Compiles grammars for the target model. Takes a moment to make.
+    ///
+    /// # Errors
+    /// [`SessionError::Grammar`].
+    pub fn grammars(&self) -> Result<Grammars, SessionError> {
+        let vocab_size = self.engine.model().info().vocab_size;
+        Grammars::new(&self.tokenizer, vocab_size).map_err(|source| SessionError::Grammar {
+            path: self.path.clone(),
+            source,
+        })
     }
 
     /// The engine alone, for whoever serves it.

@@ -45,16 +45,6 @@ struct Line<'a> {
     plain: Option<&'static str>,
 }
 
-/// A name for reports.
-pub fn source_name(source: Source) -> &'static str {
-    match source {
-        Source::Suffix => "suffix",
-        Source::Recycling => "recycling",
-        Source::Model => "model",
-        _ => "other",
-    }
-}
-
 impl Trace {
     /// A new file, or one emptied.
     pub fn create(path: &Path) -> anyhow::Result<Self> {
@@ -77,7 +67,7 @@ impl Trace {
             drafted: report
                 .sources
                 .iter()
-                .map(|(&s, &n)| (source_name(s), n))
+                .map(|(&s, &n)| (Source::name(s), n))
                 .collect(),
             accepted: report.accepted,
             tokens: report.tokens,

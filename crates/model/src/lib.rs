@@ -16,7 +16,7 @@ pub mod testing;
 pub mod tokenizer;
 mod weights;
 
-pub use chat::{ChatTemplate, Message};
+pub use chat::{CALL_CLOSE, CALL_OPEN, ChatTemplate, Message, ToolCall};
 pub use config::{Architecture, Config};
 pub use cpu::{CpuModel, LoadOptions};
 pub use error::LoadError;

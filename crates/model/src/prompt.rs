@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use foretoken_spec::Token;
+use serde_json::Value;
 
 use crate::{ChatTemplate, Message, Special, Tokenizer};
 
@@ -67,10 +68,23 @@ impl PromptEncoder {
     /// # Errors
     /// [`PromptError::NoTemplate`], [`PromptError::Template`], [`PromptError::TooLong`].
     pub fn chat(&self, messages: &[Message]) -> Result<Vec<Token>, PromptError> {
+        self.chat_with_tools(messages, &[])
+    }
+
+    /// The same with functions that the model may call, in the form of OpenAI's API. A model whose template knows none is told
+    /// of them in words.
+    ///
+    /// # Errors
+    /// As [`chat`](Self::chat).
+    pub fn chat_with_tools(&self, messages: &[Message], tools: &[Value]) -> Result<Vec<Token>, PromptError> {
         let template = self.template.as_ref().ok_or(PromptError::NoTemplate)?;
-        self.check_length(messages.iter().map(|m| m.content.len()).sum())?;
+        let text = messages.iter().map(|m| m.content.len()).sum::<usize>();
+        let calls = messages.iter().flat_map(|m| &m.tool_calls);
+        let calls = calls.map(|call| call.arguments.to_string().len()).sum::<usize>();
+        let tools_text = tools.iter().map(|tool| tool.to_string().len()).sum::<usize>();
+        self.check_length(text + calls + tools_text)?;
         template
-            .encode(&self.tokenizer, messages)
+            .encode(&self.tokenizer, messages, tools)
             .map_err(PromptError::Template)
     }
 
@@ -93,9 +107,17 @@ impl PromptEncoder {
     /// # Errors
     /// [`PromptError::TooLong`].
     pub fn plain(&self, text: &str) -> Result<Vec<Token>, PromptError> {
-        self.check_length(text.len())?;
-        let tokens = self.tokenizer.encode(text, Special::Text);
+        let tokens = self.text(text)?;
         Ok(self.tokenizer.bos().into_iter().chain(tokens).collect())
+    }
+
+    /// The tokens of a text within an answer.
+    ///
+    /// # Errors
+    /// [`PromptError::TooLong`].
+    pub fn text(&self, text: &str) -> Result<Vec<Token>, PromptError> {
+        self.check_length(text.len())?;
+        Ok(self.tokenizer.encode(text, Special::Text))
     }
 
     /// The tokens of a text with a gap between `prefix` and `suffix`, which the model is to fill. No text becomes a control

@@ -43,9 +43,9 @@ fn prompts_are_those_of_the_reference() {
                     .messages
                     .iter()
                     .cloned()
-                    .map(|Turn { role, content }| Message { role, content })
+                    .map(|Turn { role, content }| Message::new(role, content))
                     .collect();
-                let tokens = template.encode(&tokenizer, &messages).unwrap();
+                let tokens = template.encode(&tokenizer, &messages, &[]).unwrap();
                 assert_eq!(tokens, case.tokens, "{model}: {messages:?}");
             }
         }

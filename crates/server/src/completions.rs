@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract;
 use axum::response::{IntoResponse, Response};
-use foretoken_model::Message;
 use foretoken_spec::Token;
 use serde::Deserialize;
 use serde_json::Value;
@@ -13,11 +12,13 @@ use serde_json::Value;
 use crate::error::ApiError;
 use crate::fields::Fields;
 use crate::generation::{Generation, Places};
-use crate::params::{Params, random};
+use crate::messages::messages;
+use crate::params::{Encoded, Params, random};
 use crate::served::Served;
 use crate::shape::{Kind, Shape};
 use crate::state::State;
 use crate::stream;
+use crate::tools::Form;
 
 /// Most of the likeliest tokens that a request may ask for.
 const MOST_LOGPROBS: usize = 20;
@@ -32,11 +33,11 @@ pub(crate) async fn chat(
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     let served = state.served()?;
-    let params = Params::take(&mut fields, served, None)?;
+    let mut params = Params::take(&mut fields, served, None)?;
     let messages = messages(fields.require("messages")?)?;
     let wanted: bool = fields.take("logprobs")?.unwrap_or(false);
     let top: Option<usize> = fields.take("top_logprobs")?;
-    let logprobs = match (wanted, top) {
+    params.logprobs = match (wanted, top) {
         (_, Some(top)) if top > MOST_LOGPROBS => {
             return Err(ApiError::field(
                 "top_logprobs",
@@ -49,25 +50,34 @@ pub(crate) async fn chat(
         (true, top) => Some(top.unwrap_or(0)),
         (false, _) => None,
     };
+    let form = Form::take(&mut fields)?;
     // What asks for nothing else than text from text.
-    fields.expect("response_format", |format| {
-        *format == serde_json::json!({"type": "text"})
-    })?;
     fields.expect("modalities", |kinds| *kinds == serde_json::json!(["text"]))?;
-    let none = |value: &Value| value.as_array().is_some_and(Vec::is_empty);
-    fields.expect("tools", none)?;
-    fields.expect("functions", none)?;
-    fields.expect("tool_choice", |choice| choice == "none" || choice == "auto")?;
-    fields.ignore(&["parallel_tool_calls"]);
+    fields.expect("functions", |value: &Value| {
+        value.as_array().is_some_and(Vec::is_empty)
+    })?;
     fields.finish()?;
+    if form.is_json() && params.stops() {
+        return Err(ApiError::field(
+            "stop",
+            "would cut JSON: it cannot be asked for together with response_format",
+        ));
+    }
     let places = Places::take(&state, params.choices)?;
+    let calls = form.calls();
+    let prediction = params.prediction.take();
     let encode = move |served: &Served| {
-        let prompt = served.prompts.chat(&messages);
-        Ok(vec![
-            prompt.map_err(|error| ApiError::prompt("messages", &error))?,
-        ])
+        let prompt = served.prompts.chat_with_tools(&messages, &form.told());
+        Ok(Encoded {
+            prompts: vec![prompt.map_err(|error| ApiError::prompt("messages", &error))?],
+            grammar: match form.is_text() {
+                true => None,
+                false => form.grammar(served.grammars()?)?,
+            },
+            prediction: predicted(served, prediction)?,
+        })
     };
-    answer(&state, Kind::Chat, params, places, encode, logprobs).await
+    answer(&state, Kind::Chat { calls }, params, places, encode).await
 }
 
 /// Goes on with a text.
@@ -76,11 +86,11 @@ pub(crate) async fn text(
     mut fields: Fields,
 ) -> Result<Response, ApiError> {
     let served = state.served()?;
-    let params = Params::take(&mut fields, served, Some(TEXT_TOKENS))?;
+    let mut params = Params::take(&mut fields, served, Some(TEXT_TOKENS))?;
     let prompt: Prompt = fields.require("prompt")?;
     let suffix: Option<String> = fields.take("suffix")?;
-    let logprobs: Option<usize> = fields.take("logprobs")?;
-    if logprobs.is_some_and(|top| top > MOST_LOGPROBS) {
+    params.logprobs = fields.take("logprobs")?;
+    if params.logprobs.is_some_and(|top| top > MOST_LOGPROBS) {
         return Err(ApiError::field(
             "logprobs",
             format!("must be at most {MOST_LOGPROBS}"),
@@ -98,6 +108,7 @@ pub(crate) async fn text(
         ));
     }
     let places = Places::take(&state, prompts.len() * params.choices)?;
+    let prediction = params.prediction.take();
     let encode = move |served: &Served| {
         let error = |error| ApiError::prompt("prompt", &error);
         let tokens = prompts.into_iter().map(|prompt| match (prompt, &suffix) {
@@ -108,9 +119,21 @@ pub(crate) async fn text(
             (OnePrompt::Tokens(tokens), None) => Ok(tokens),
             (OnePrompt::Tokens(_), Some(_)) => Err(ApiError::field("suffix", "needs a prompt that is text")),
         });
-        tokens.collect()
+        Ok(Encoded {
+            prompts: tokens.collect::<Result<_, _>>()?,
+            grammar: None,
+            prediction: predicted(served, prediction)?,
+        })
     };
-    answer(&state, Kind::Text, params, places, encode, logprobs).await
+    answer(&state, Kind::Text, params, places, encode).await
+}
+
+/// The tokens of what the answer will mostly be.
+fn predicted(served: &Served, prediction: Option<String>) -> Result<Vec<Token>, ApiError> {
+    let tokens = prediction.map(|text| served.prompts.text(&text)).transpose();
+    Ok(tokens
+        .map_err(|error| ApiError::prompt("prediction", &error))?
+        .unwrap_or_default())
 }
 
 async fn answer(
@@ -118,23 +141,22 @@ async fn answer(
     kind: Kind,
     params: Params,
     places: Places,
-    encode: impl FnOnce(&Served) -> Result<Vec<Vec<Token>>, ApiError> + Send + 'static,
-    logprobs: Option<usize>,
+    encode: impl FnOnce(&Served) -> Result<Encoded, ApiError> + Send + 'static,
 ) -> Result<Response, ApiError> {
-    let prompts = state.apart(encode).await?;
+    let encoded = state.apart(encode).await?;
     let served = state.served()?;
     let (field, prefix) = match kind {
-        Kind::Chat => ("messages", "chatcmpl"),
+        Kind::Chat { .. } => ("messages", "chatcmpl"),
         Kind::Text => ("prompt", "cmpl"),
     };
     let mut requests = Vec::new();
-    for prompt in &prompts {
+    for prompt in &encoded.prompts {
         for choice in 0..params.choices {
-            requests.push(params.request(served, prompt, choice, logprobs, field)?);
+            requests.push(params.request(served, &encoded, prompt, choice, field)?);
         }
     }
     let id: Arc<str> = format!("{prefix}-{:016x}", random()?).into();
-    let shape = Shape::new(kind, &id, served, &prompts, &params, logprobs.is_some());
+    let shape = Shape::new(kind, &id, served, &encoded.prompts, &params);
     let choices = requests.len();
     let generation = Generation::start(state, &id, requests, places)?;
     match params.stream {
@@ -169,99 +191,5 @@ impl Prompt {
             Self::Texts(texts) => texts.into_iter().map(OnePrompt::Text).collect(),
             Self::ManyTokens(many) => many.into_iter().map(OnePrompt::Tokens).collect(),
         }
-    }
-}
-
-/// The messages of a conversation.
-fn messages(values: Vec<Value>) -> Result<Vec<Message>, ApiError> {
-    if values.is_empty() {
-        return Err(ApiError::field("messages", "is empty"));
-    }
-    let message = |(at, value): (usize, Value)| {
-        let mut fields = Fields::new(value, format!("messages[{at}]"))?;
-        let role: String = fields.require("role")?;
-        let role = match role.as_str() {
-            "system" | "user" | "assistant" => role,
-            "developer" => "system".to_string(),
-            _ => {
-                let problem =
-                    format!("{role:?} is not supported; there are system, developer, user and assistant");
-                return Err(ApiError::field(fields.name("role"), problem));
-            }
-        };
-        let content = content(&fields.name("content"), fields.require("content")?)?;
-        // What answers carry and clients send back.
-        fields.expect("tool_calls", |calls| calls.as_array().is_some_and(Vec::is_empty))?;
-        fields.expect("annotations", |notes| notes.as_array().is_some_and(Vec::is_empty))?;
-        fields.finish()?;
-        Ok(Message { role, content })
-    };
-    values.into_iter().enumerate().map(message).collect()
-}
-
-/// A message's text, or the texts of its parts.
-fn content(name: &str, value: Value) -> Result<String, ApiError> {
-    let parts = match value {
-        Value::String(text) => return Ok(text),
-        Value::Array(parts) => parts,
-        _ => return Err(ApiError::field(name, "is neither text nor an array of parts")),
-    };
-    let mut texts = String::new();
-    for (at, part) in parts.into_iter().enumerate() {
-        let mut part = Fields::new(part, format!("{name}[{at}]"))?;
-        let kind: String = part.require("type")?;
-        if kind != "text" {
-            let problem = format!("{kind:?} is not supported; there is text");
-            return Err(ApiError::field(part.name("type"), problem));
-        }
-        texts.push_str(&part.require::<String>("text")?);
-        part.finish()?;
-    }
-    Ok(texts)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use serde_json::json;
-
-    #[test]
-    fn messages_are_text_whatever_their_form() {
-        let got = messages(vec![
-            json!({"role": "developer", "content": "Be brief."}),
-            json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
-            json!({"role": "assistant", "content": "c", "tool_calls": null, "refusal": null}),
-        ]);
-        let said: Vec<_> = got.unwrap().into_iter().map(|m| (m.role, m.content)).collect();
-        let want = [("system", "Be brief."), ("user", "ab"), ("assistant", "c")];
-        assert_eq!(
-            said,
-            want.map(|(role, content)| (role.to_string(), content.to_string()))
-        );
-    }
-
-    #[test]
-    fn what_is_wrong_with_a_message_is_named() {
-        let check = |value: Value, want: &str| {
-            let error = messages(vec![json!({"role": "user", "content": "x"}), value]).unwrap_err();
-            assert_eq!(error.body()["error"]["param"], want);
-        };
-        check(json!({"role": "tool", "content": "x"}), "messages[1].role");
-        check(json!({"content": "x"}), "messages[1].role");
-        check(json!({"role": "user"}), "messages[1].content");
-        check(json!({"role": "user", "content": 5}), "messages[1].content");
-        check(
-            json!({"role": "user", "content": [{"type": "image_url"}]}),
-            "messages[1].content[0].type",
-        );
-        check(
-            json!({"role": "user", "content": [{"type": "text"}]}),
-            "messages[1].content[0].text",
-        );
-        check(
-            json!({"role": "user", "content": "x", "name": "Ann"}),
-            "messages[1].name",
-        );
-        check(json!("x"), "messages[1]");
     }
 }

@@ -2,20 +2,22 @@
 //!
 //! - [`serve`]: connections, loading, shutting down;
 //! - `guard`: who may call;
-//! - `fields`, `params`, `completions`, `info`: from bodies to requests, nothing left over;
+//! - `fields`, `params`, `messages`, `tools`, `completions`, `info`: from bodies to requests, nothing left over;
 //! - `generation`, `worker`: the queue, and the thread of the engine;
-//! - `shape`, `stream`, `error`: answers;
+//! - `calls`, `shape`, `stream`, `error`: answers;
 //! - `metrics`: counters.
 //!
 //! Not here: how a model computes, which one it is, the command line.
 #![forbid(unsafe_code)]
 
+mod calls;
 mod completions;
 mod error;
 mod fields;
 mod generation;
 mod guard;
 mod info;
+mod messages;
 mod metrics;
 mod options;
 mod params;
@@ -24,6 +26,7 @@ mod server;
 mod shape;
 mod state;
 mod stream;
+mod tools;
 mod worker;
 
 pub use options::{ApiKey, ServerOptions};

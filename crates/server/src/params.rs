@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 
 use foretoken_engine::{DraftLimits, GenerationRequest};
-use foretoken_spec::{Cancel, Sampler, SamplerParams, Source, Sources, Token};
+use foretoken_spec::{Cancel, Grammar, Sampler, SamplerParams, Source, Sources, Token};
 use serde::Deserialize;
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::messages::content_text;
 use crate::served::Served;
 
 /// Most choices of a request.
@@ -17,8 +18,8 @@ const MOST_CHOICES: usize = 16;
 /// Most entries of `logit_bias`.
 const MOST_BIASES: usize = 1024;
 
-/// Fields that change no text: accounting, routing, caching, and hints about what the answer will be.
-pub(crate) const WITHOUT_EFFECT: [&str; 9] = [
+/// Fields that change no text: accounting, routing and caching.
+pub(crate) const WITHOUT_EFFECT: [&str; 8] = [
     "user",
     "metadata",
     "service_tier",
@@ -27,7 +28,6 @@ pub(crate) const WITHOUT_EFFECT: [&str; 9] = [
     "prompt_cache_key",
     "prompt_cache_retention",
     "cache_prompt",
-    "prediction",
 ];
 
 /// How a request is to be answered.
@@ -39,9 +39,20 @@ pub(crate) struct Params {
     max_tokens: Option<usize>,
     stops: Vec<String>,
     drafts: DraftLimits,
+    /// What the answer will mostly be.
+    pub prediction: Option<String>,
+    /// Tell how likely the tokens were, and so many of the likeliest.
+    pub logprobs: Option<usize>,
     pub stream: Option<StreamOptions>,
     /// The ids of the tokens, too.
     pub token_ids: bool,
+}
+
+/// A request's texts as the engine takes them.
+pub(crate) struct Encoded {
+    pub prompts: Vec<Vec<Token>>,
+    pub grammar: Option<Box<dyn Grammar>>,
+    pub prediction: Vec<Token>,
 }
 
 /// What a stream tells besides text.
@@ -148,18 +159,25 @@ impl Params {
             max_tokens,
             stops,
             drafts: drafts(fields, served)?,
+            prediction: prediction(fields)?,
+            logprobs: None,
             stream,
             token_ids: fields.take("return_token_ids")?.unwrap_or(false),
         })
+    }
+
+    /// Whether texts end the answer.
+    pub fn stops(&self) -> bool {
+        !self.stops.is_empty()
     }
 
     /// The request for one choice of a prompt, which was in `field`, checked against the model.
     pub fn request(
         &self,
         served: &Served,
+        encoded: &Encoded,
         prompt: &[Token],
         choice: usize,
-        logprobs: Option<usize>,
         field: &str,
     ) -> Result<GenerationRequest, ApiError> {
         let request = GenerationRequest {
@@ -168,8 +186,10 @@ impl Params {
             key: Sampler::key(self.seed, choice as u64),
             max_tokens: self.max_tokens,
             stops: self.stops.clone(),
+            grammar: encoded.grammar.clone(),
+            prediction: encoded.prediction.clone(),
             drafts: self.drafts,
-            logprobs,
+            logprobs: self.logprobs,
             cancel: Cancel::default(),
         };
         let checked = request.check(served.info());
@@ -192,6 +212,22 @@ impl StreamOptions {
         options.finish()?;
         Ok(taken)
     }
+}
+
+/// `prediction`: the text that the answer will mostly be.
+fn prediction(fields: &mut Fields) -> Result<Option<String>, ApiError> {
+    let Some(mut prediction) = fields.object("prediction")? else {
+        return Ok(None);
+    };
+    let kind: String = prediction.require("type")?;
+    if kind != "content" {
+        let problem = format!("{kind:?} is not supported; there is content");
+        return Err(ApiError::field(prediction.name("type"), problem));
+    }
+    let name = prediction.name("content");
+    let text = content_text(&name, prediction.require("content")?)?;
+    prediction.finish()?;
+    Ok(Some(text))
 }
 
 /// `speculation`: false, or who may draft and how much.

@@ -1,9 +1,10 @@
 //! What is served: the model as requests see it.
 
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use foretoken_engine::Engine;
+use foretoken_grammar::{CompileError, Grammars};
 use foretoken_model::PromptEncoder;
 use foretoken_spec::{ModelInfo, Source, TargetModel};
 
@@ -40,6 +41,8 @@ pub(crate) struct Served {
     pub created: u64,
     info: ModelInfo,
     drafters: Vec<Source>,
+    /// Made when one is first asked for.
+    grammars: OnceLock<Result<Grammars, CompileError>>,
 }
 
 impl Served {
@@ -54,6 +57,7 @@ impl Served {
             created: now(),
             info: loaded.engine.model().info().clone(),
             drafters: loaded.drafters,
+            grammars: OnceLock::new(),
         };
         (served, loaded.engine)
     }
@@ -64,6 +68,15 @@ impl Served {
 
     pub fn drafters(&self) -> &[Source] {
         &self.drafters
+    }
+
+    /// Compiles grammars for the model.
+    pub fn grammars(&self) -> Result<&Grammars, ApiError> {
+        let made = || Grammars::new(self.prompts.tokenizer(), self.info.vocab_size);
+        self.grammars
+            .get_or_init(made)
+            .as_ref()
+            .map_err(|error| ApiError::internal(format!("no grammars for this model: {error}")))
     }
 
     /// Whether a request means this model.

@@ -3,9 +3,10 @@
 use std::sync::Arc;
 
 use foretoken_engine::{FinishReason, SpeculationReport, Stats, Timings};
-use foretoken_spec::{LogProbs, Token};
+use foretoken_spec::{LogProbs, Source, Token};
 use serde_json::{Map, Value, json};
 
+use crate::calls::{CallParser, Piece};
 use crate::generation::Answer;
 use crate::params::Params;
 use crate::served::{Served, now};
@@ -13,7 +14,10 @@ use crate::served::{Served, now};
 /// What is to be completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
-    Chat,
+    Chat {
+        /// Whether functions may be called.
+        calls: bool,
+    },
     Text,
 }
 
@@ -34,7 +38,9 @@ pub(crate) struct Shape {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Usage {
     pub completion: usize,
-    pub cached: usize,
+    cached: usize,
+    /// Tokens of predictions that came true, and that did not.
+    predicted: [usize; 2],
 }
 
 impl Shape {
@@ -45,7 +51,6 @@ impl Shape {
         served: &Arc<Served>,
         prompts: &[Vec<Token>],
         params: &Params,
-        logprobs: bool,
     ) -> Self {
         Self {
             kind,
@@ -54,17 +59,26 @@ impl Shape {
             served: Arc::clone(served),
             prompt_tokens: prompts.iter().map(Vec::len).sum(),
             choices: params.choices,
-            logprobs,
+            logprobs: params.logprobs.is_some(),
             token_ids: params.token_ids,
         }
     }
 
-    /// Tokens of the prompt that were there already: of a prompt's first choice, since the others find what that one computed.
-    pub fn cached(&self, index: usize, stats: &Stats) -> usize {
-        match index % self.choices {
-            0 => stats.cached_tokens,
-            _ => 0,
+    /// What a choice used beside its tokens.
+    pub fn count(&self, usage: &mut Usage, index: usize, stats: &Stats) {
+        // Of a prompt's first choice, since the others find what that one computed.
+        if index.is_multiple_of(self.choices) {
+            usage.cached += stats.cached_tokens;
         }
+        if let Some(count) = stats.speculation.by_source.get(&Source::Prediction) {
+            usage.predicted[0] += count.accepted;
+            usage.predicted[1] += count.drafted - count.accepted;
+        }
+    }
+
+    /// What finds calls in a choice's text, if there may be any.
+    pub fn parser(&self) -> Option<CallParser> {
+        (self.kind == Kind::Chat { calls: true }).then(CallParser::default)
     }
 
     /// The answer to a request that does not stream.
@@ -72,11 +86,19 @@ impl Shape {
         let mut usage = Usage::default();
         let mut choices = Vec::new();
         for (index, answer) in answers.iter().enumerate() {
-            let mut choice = match self.kind {
-                Kind::Chat => {
+            let mut calls = 0;
+            let mut choice = match (self.kind, self.parser()) {
+                (Kind::Text, _) => json!({"text": answer.text}),
+                (Kind::Chat { .. }, None) => {
                     json!({"message": {"role": "assistant", "content": answer.text, "refusal": null}})
                 }
-                Kind::Text => json!({"text": answer.text}),
+                (Kind::Chat { .. }, Some(mut parser)) => {
+                    let mut pieces = Vec::new();
+                    parser.push(&answer.text, &mut pieces);
+                    parser.finish(&mut pieces);
+                    calls = parser.calls();
+                    json!({"message": self.message(index, &pieces)})
+                }
             };
             let fields = object(&mut choice);
             fields.insert("index".into(), index.into());
@@ -89,8 +111,8 @@ impl Shape {
             }
             usage.completion += answer.tokens.len();
             if let Some((finish, stats)) = &answer.end {
-                usage.cached += self.cached(index, stats);
-                fields.insert("finish_reason".into(), finish_reason(*finish).into());
+                self.count(&mut usage, index, stats);
+                fields.insert("finish_reason".into(), finish_reason(*finish, calls).into());
                 if answers.len() > 1 {
                     self.add_statistics(fields, stats);
                 }
@@ -98,7 +120,7 @@ impl Shape {
             choices.push(choice);
         }
         let object_name = match self.kind {
-            Kind::Chat => "chat.completion",
+            Kind::Chat { .. } => "chat.completion",
             Kind::Text => "text_completion",
         };
         let mut whole = self.envelope(object_name, choices);
@@ -119,7 +141,7 @@ impl Shape {
     /// The chunk that begins a choice; none where text is all that there is.
     pub fn first(&self, index: usize) -> Option<Value> {
         let delta = json!({"role": "assistant", "content": ""});
-        (self.kind == Kind::Chat)
+        (self.kind != Kind::Text)
             .then(|| self.chunk(json!({"index": index, "delta": delta, "finish_reason": null})))
     }
 
@@ -127,18 +149,29 @@ impl Shape {
     pub fn next(
         &self,
         index: usize,
-        text: &str,
+        pieces: &[Piece],
         tokens: &[Token],
         logprobs: &[LogProbs],
         offset: &mut usize,
     ) -> Option<Value> {
         let ids = self.token_ids && !tokens.is_empty();
-        if text.is_empty() && logprobs.is_empty() && !ids {
+        if pieces.is_empty() && logprobs.is_empty() && !ids {
             return None;
         }
+        let content = content(pieces);
         let mut choice = match self.kind {
-            Kind::Chat => json!({"index": index, "delta": {"content": text}, "finish_reason": null}),
-            Kind::Text => json!({"index": index, "text": text, "finish_reason": null}),
+            Kind::Chat { .. } => {
+                let mut delta = Map::new();
+                if !content.is_empty() {
+                    delta.insert("content".into(), content.into());
+                }
+                let calls = self.calls(index, pieces);
+                if !calls.is_empty() {
+                    delta.insert("tool_calls".into(), calls.into());
+                }
+                json!({"index": index, "delta": delta, "finish_reason": null})
+            }
+            Kind::Text => json!({"index": index, "text": content, "finish_reason": null}),
         };
         let fields = object(&mut choice);
         fields.insert("logprobs".into(), self.logprobs(tokens, logprobs, offset));
@@ -149,10 +182,10 @@ impl Shape {
     }
 
     /// The chunk that ends a choice, with its statistics.
-    pub fn last(&self, index: usize, finish: FinishReason, stats: &Stats) -> Value {
-        let finish = finish_reason(finish);
+    pub fn last(&self, index: usize, finish: FinishReason, calls: usize, stats: &Stats) -> Value {
+        let finish = finish_reason(finish, calls);
         let mut chunk = self.chunk(match self.kind {
-            Kind::Chat => json!({"index": index, "delta": {}, "finish_reason": finish}),
+            Kind::Chat { .. } => json!({"index": index, "delta": {}, "finish_reason": finish}),
             Kind::Text => json!({"index": index, "text": "", "finish_reason": finish}),
         });
         self.add_statistics(object(&mut chunk), stats);
@@ -170,13 +203,56 @@ impl Shape {
         object(chunk).insert("usage".into(), self.usage(usage));
     }
 
+    /// A message that may call functions.
+    fn message(&self, index: usize, pieces: &[Piece]) -> Value {
+        let mut calls = self.calls(index, pieces);
+        let content = match content(pieces) {
+            text if text.is_empty() && !calls.is_empty() => Value::Null,
+            text => text.into(),
+        };
+        let mut message = json!({"role": "assistant", "content": content, "refusal": null});
+        if !calls.is_empty() {
+            // Their places are those in the list.
+            for call in &mut calls {
+                object(call).remove("index");
+            }
+            object(&mut message).insert("tool_calls".into(), calls.into());
+        }
+        message
+    }
+
+    /// Calls as a stream tells them, a call's arguments joined to its beginning.
+    fn calls(&self, choice: usize, pieces: &[Piece]) -> Vec<Value> {
+        let (_, id) = self.id.split_once('-').unwrap_or_default();
+        let mut calls: Vec<Value> = Vec::new();
+        for piece in pieces {
+            match piece {
+                Piece::Content(_) => {}
+                Piece::Call { index, name } => calls.push(json!({
+                    "index": index,
+                    "id": format!("call_{id}_{choice}_{index}"),
+                    "type": "function",
+                    "function": {"name": name, "arguments": ""},
+                })),
+                Piece::Arguments { index, text } => match calls.last_mut() {
+                    Some(call) if call["index"] == *index => {
+                        let before = call["function"]["arguments"].as_str().unwrap_or_default();
+                        call["function"]["arguments"] = format!("{before}{text}").into();
+                    }
+                    _ => calls.push(json!({"index": index, "function": {"arguments": text}})),
+                },
+            }
+        }
+        calls
+    }
+
     fn chunk(&self, choice: Value) -> Value {
         self.envelope(self.chunk_name(), vec![choice])
     }
 
     fn chunk_name(&self) -> &'static str {
         match self.kind {
-            Kind::Chat => "chat.completion.chunk",
+            Kind::Chat { .. } => "chat.completion.chunk",
             Kind::Text => "text_completion",
         }
     }
@@ -201,8 +277,8 @@ impl Shape {
             "completion_tokens_details": {
                 "reasoning_tokens": 0,
                 "audio_tokens": 0,
-                "accepted_prediction_tokens": 0,
-                "rejected_prediction_tokens": 0,
+                "accepted_prediction_tokens": usage.predicted[0],
+                "rejected_prediction_tokens": usage.predicted[1],
             },
         })
     }
@@ -224,7 +300,7 @@ impl Shape {
         let text = |token: Token| String::from_utf8_lossy(tokenizer.bytes(token)).into_owned();
         let drawn = tokens.iter().zip(logprobs);
         match self.kind {
-            Kind::Chat => {
+            Kind::Chat { .. } => {
                 let entry = |token: Token, logprob: f32| json!({"token": text(token), "logprob": logprob, "bytes": tokenizer.bytes(token)});
                 let content: Vec<Value> = drawn
                     .map(|(&token, likely)| {
@@ -261,8 +337,18 @@ fn object(value: &mut Value) -> &mut Map<String, Value> {
     value.as_object_mut().expect("it was written as an object")
 }
 
-fn finish_reason(finish: FinishReason) -> &'static str {
+/// The text of the pieces that are no calls.
+fn content(pieces: &[Piece]) -> String {
+    let texts = pieces.iter().filter_map(|piece| match piece {
+        Piece::Content(text) => Some(text.as_str()),
+        _ => None,
+    });
+    texts.collect()
+}
+
+fn finish_reason(finish: FinishReason, calls: usize) -> &'static str {
     match finish {
+        FinishReason::Stop if calls > 0 => "tool_calls",
         FinishReason::Stop => "stop",
         // The limit was the context's.
         FinishReason::Length | FinishReason::Context => "length",

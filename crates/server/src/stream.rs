@@ -9,6 +9,7 @@ use axum::response::{IntoResponse, Response};
 use futures_util::stream;
 use serde_json::Value;
 
+use crate::calls::{CallParser, Piece};
 use crate::error::ApiError;
 use crate::generation::Generation;
 use crate::params::StreamOptions;
@@ -24,9 +25,16 @@ struct Streaming {
     options: StreamOptions,
     ready: VecDeque<Event>,
     usage: Usage,
-    /// Of each choice, the length of its tokens' text.
-    offsets: Vec<usize>,
+    choices: Vec<Choice>,
     over: bool,
+}
+
+/// What is known of a choice's text.
+#[derive(Clone, Default)]
+struct Choice {
+    /// The length of its tokens' text.
+    offset: usize,
+    parser: Option<CallParser>,
 }
 
 /// Streams the choices as they come.
@@ -42,9 +50,14 @@ pub(crate) fn respond(
         options,
         ready: VecDeque::new(),
         usage: Usage::default(),
-        offsets: vec![0; choices],
+        choices: Vec::new(),
         over: false,
     };
+    let choice = Choice {
+        parser: streaming.shape.parser(),
+        ..Choice::default()
+    };
+    streaming.choices.resize(choices, choice);
     for choice in 0..choices {
         if let Some(chunk) = streaming.shape.first(choice) {
             streaming.push(chunk);
@@ -83,17 +96,33 @@ impl Streaming {
                     .collect();
                 let tokens: Vec<_> = progress.tokens.iter().map(|token| token.token).collect();
                 self.usage.completion += tokens.len();
-                let offset = &mut self.offsets[choice];
+                let state = &mut self.choices[choice];
+                let mut pieces = Vec::new();
+                match &mut state.parser {
+                    Some(parser) => parser.push(&text, &mut pieces),
+                    None if text.is_empty() => {}
+                    None => pieces.push(Piece::Content(text)),
+                }
+                let offset = &mut state.offset;
                 if let Some(chunk) = self
                     .shape
-                    .next(choice, &text, &tokens, &progress.logprobs, offset)
+                    .next(choice, &pieces, &tokens, &progress.logprobs, offset)
                 {
                     self.push(chunk);
                 }
             }
             Some(Ok((choice, Update::Done(Ok((finish, stats)))))) => {
-                self.usage.cached += self.shape.cached(choice, &stats);
-                let chunk = self.shape.last(choice, finish, &stats);
+                self.shape.count(&mut self.usage, choice, &stats);
+                let state = &mut self.choices[choice];
+                let (mut pieces, mut calls) = (Vec::new(), 0);
+                if let Some(parser) = &mut state.parser {
+                    parser.finish(&mut pieces);
+                    calls = parser.calls();
+                }
+                if let Some(chunk) = self.shape.next(choice, &pieces, &[], &[], &mut state.offset) {
+                    self.push(chunk);
+                }
+                let chunk = self.shape.last(choice, finish, calls, &stats);
                 self.push(chunk);
             }
             Some(Ok((_, Update::Done(Err(error))))) => self.fail(&error.into()),

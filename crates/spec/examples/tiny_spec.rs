@@ -152,6 +152,7 @@ fn write(prompt: &str, wanted: usize, length: usize) -> (Vec<Token>, Counters) {
                 min_confidence: 0.0,
             },
             position_limit: end,
+            grammar: None,
             deadline: None,
             tree: &mut tree,
         };

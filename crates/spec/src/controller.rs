@@ -484,6 +484,12 @@ impl Drafter for ControlledDrafter {
         Ok(())
     }
 
+    fn predicted(&mut self, sequence: SequenceId, prediction: &[crate::Token]) {
+        for drafter in &mut self.free {
+            drafter.predicted(sequence, prediction);
+        }
+    }
+
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         let start = Instant::now();
         self.round = Round {
@@ -503,12 +509,16 @@ impl Drafter for ControlledDrafter {
             request.budget.max_nodes = request.budget.max_nodes.min(MOST_NODES);
             request.budget.min_path_probability = request.budget.min_path_probability.max(LEAST_PROBABILITY);
         }
-        if !refresh {
+        if refresh {
+            requests.iter_mut().for_each(|request| request.tree.clear());
+        } else {
             for drafter in &mut self.free {
                 drafter.draft(requests)?;
             }
+            requests.iter_mut().for_each(Request::apply_grammar);
             self.round.draft_seconds = start.elapsed().as_secs_f64();
             self.ask_model(requests)?;
+            requests.iter_mut().for_each(Request::apply_grammar);
         }
         self.prune(requests);
         Ok(())

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use crate::{
-    Forecast, LogitError, ModelError, NodeId, PassTime, SamplerSnapshot, SequenceId, Sources, Token,
-    TokenTree,
+    Forecast, Grammar, LogitError, ModelError, NodeId, PassTime, SamplerSnapshot, SequenceId, Sources, Token,
+    TokenTree, grammar,
 };
 
 /// Which hidden states of the target a drafter reads.
@@ -58,6 +58,8 @@ pub struct Request<'a> {
     pub hidden: Option<&'a [f32]>,
     /// The target's sampler as it stands before the next token.
     pub sampler: &'a SamplerSnapshot,
+    /// What the answer must look like, as it stands before the next token; every call that moves it moves it back.
+    pub grammar: Option<&'a mut (dyn Grammar + 'static)>,
     /// How far to go.
     pub budget: Budget,
     /// No node may be drawn at this absolute position or beyond.
@@ -66,6 +68,15 @@ pub struct Request<'a> {
     pub deadline: Option<Instant>,
     /// The tree to *extend*: it may already hold another drafter's nodes.
     pub tree: &'a mut TokenTree,
+}
+
+impl Request<'_> {
+    /// Cuts what the grammar forbids from the tree, and adds what it forces: see [`grammar::apply`].
+    pub fn apply_grammar(&mut self) {
+        if let Some(grammar) = self.grammar.as_deref_mut() {
+            grammar::apply(grammar, self.tree, &self.budget);
+        }
+    }
 }
 
 /// A row that the target has scored.
@@ -150,6 +161,9 @@ pub trait Drafter: Send {
 
     /// A sequence starts with this prompt.
     fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError>;
+
+    /// What the answer to the prompt will mostly be, if its request says so; called after `begin`.
+    fn predicted(&mut self, _sequence: SequenceId, _prediction: &[Token]) {}
 
     /// Extends the tree of each request; one draft pass serves them all.
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError>;

@@ -19,6 +19,7 @@ pub mod controller;
 pub mod cost;
 pub mod drafter;
 pub mod drafters;
+pub mod grammar;
 pub mod logprobs;
 mod math;
 pub mod noise;
@@ -35,6 +36,7 @@ pub use cost::{CostModel, CostPoint};
 pub use drafter::{
     Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,
 };
+pub use grammar::{Grammar, GrammarError};
 pub use logprobs::LogProbs;
 pub use sampler::{
     Flow, LogitError, ParamError, Proposal, Sampler, SamplerParams, SamplerSnapshot, top_logits,

@@ -19,7 +19,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use crate::noise::{self, Noise};
-use crate::{Token, math};
+use crate::{Grammar, Token, math};
 pub use params::{ParamError, SamplerParams};
 use select::{Drawn, Ranked, Row};
 
@@ -44,9 +44,12 @@ pub enum LogitError {
         /// The first such token.
         token: Token,
     },
-    /// The model's logits are in order; the request's own bias leaves none of them.
-    #[error("the logit bias bans every token that the model could say")]
+    /// The model's logits are in order; the request's own bias and grammar leave none of them.
+    #[error("the request's logit bias or grammar bans every token that the model could say")]
     AllBanned,
+    /// The request's grammar cannot say what may come next.
+    #[error("the request's grammar takes more time or memory than it may have")]
+    Grammar,
 }
 
 /// A token that a drafter might propose.
@@ -58,12 +61,13 @@ pub struct Proposal {
     pub confidence: f32,
 }
 
-/// Draws tokens. Stateful (penalties, later grammar and limits), walked along a path by the verifier.
+/// Draws tokens. Stateful (penalties, grammar), walked along a path by the verifier.
 #[derive(Clone, Debug)]
 pub struct Sampler {
     params: Arc<SamplerParams>,
     key: u64,
     state: State,
+    grammar: Option<Box<dyn Grammar>>,
     scratch: Scratch,
 }
 
@@ -115,8 +119,20 @@ impl Sampler {
             params: Arc::new(params),
             key,
             state,
+            grammar: None,
             scratch: Scratch::default(),
         }
+    }
+
+    /// Draws only what the grammar allows, which is at its beginning.
+    pub fn with_grammar(mut self, grammar: Option<Box<dyn Grammar>>) -> Self {
+        self.grammar = grammar;
+        self
+    }
+
+    /// The grammar as it stands before the next token.
+    pub fn grammar(&mut self) -> Option<&mut (dyn Grammar + 'static)> {
+        self.grammar.as_deref_mut()
     }
 
     /// The key of choice `choice` of a request seeded with `seed`.
@@ -140,6 +156,7 @@ impl Sampler {
             params,
             key,
             state,
+            grammar,
             scratch,
         } = self;
         let Scratch {
@@ -149,7 +166,11 @@ impl Sampler {
             drawn,
             ..
         } = scratch;
-        let row = process(params, state, logits, None, copy, recent)?;
+        let allowed = match grammar {
+            Some(grammar) => Some(grammar.allowed().map_err(|_| LogitError::Grammar)?),
+            None => None,
+        };
+        let row = process(params, state, logits, None, allowed, copy, recent)?;
         if params.is_greedy() {
             return Ok(row.argmax() as Token);
         }
@@ -164,6 +185,10 @@ impl Sampler {
         if self.params.penalises_generated() {
             *self.state.generated.entry(token).or_insert(0) += 1;
         }
+        if let Some(grammar) = &mut self.grammar {
+            let legal = grammar.accept(token);
+            debug_assert!(legal, "what was drawn is allowed");
+        }
         Flow::Continue
     }
 
@@ -176,7 +201,11 @@ impl Sampler {
             generated,
             position,
         } = &mut self.state;
-        for token in tokens.drain(tokens.len() - n.min(tokens.len() - *fixed)..) {
+        let n = n.min(tokens.len() - *fixed);
+        if let Some(grammar) = &mut self.grammar {
+            grammar.rollback(n);
+        }
+        for token in tokens.drain(tokens.len() - n..) {
             *position -= 1;
             if let Some(count) = generated.get_mut(&token) {
                 *count -= 1;
@@ -222,7 +251,8 @@ impl Sampler {
     /// [`sample`](Self::sample) draws from these logits. Changes no state.
     ///
     /// `vocabulary`, where given, maps the index of a logit to its token, ascending: a draft head may cover
-    /// a part of the vocabulary.
+    /// a part of the vocabulary. `allowed`, where given, are the tokens that the target's grammar allows here, as
+    /// [`Grammar::allowed`] gives them.
     ///
     /// With w = processed logit + temperature · noise, the confidence of a token is
     /// exp(w) / Σ exp(w′), the sum over the 64 best logits, whether or not the filters keep them, and the
@@ -234,6 +264,7 @@ impl Sampler {
         &mut self,
         logits: &[f32],
         vocabulary: Option<&[Token]>,
+        allowed: Option<&[u32]>,
         m: usize,
     ) -> Result<Vec<Proposal>, LogitError> {
         let Self {
@@ -241,6 +272,7 @@ impl Sampler {
             key,
             state,
             scratch,
+            ..
         } = self;
         let Scratch {
             logits: copy,
@@ -249,7 +281,7 @@ impl Sampler {
             drawn,
             rivals,
         } = scratch;
-        let row = process(params, state, logits, vocabulary, copy, recent)?;
+        let row = process(params, state, logits, vocabulary, allowed, copy, recent)?;
         if m == 0 {
             return Ok(Vec::new());
         }
@@ -298,6 +330,7 @@ impl SamplerSnapshot {
             params: Arc::clone(&self.params),
             key: self.key,
             state: self.state.clone(),
+            grammar: None,
             scratch: Scratch::default(),
         }
     }
@@ -356,12 +389,13 @@ fn window<'t>(params: &SamplerParams, tokens: &'t [Token]) -> &'t [Token] {
     &tokens[tokens.len() - length.min(tokens.len())..]
 }
 
-/// Applies bias and penalties: to a copy, if there are any.
+/// Applies bias, penalties and what a grammar allows: to a copy, if there are any.
 fn process<'a>(
     params: &SamplerParams,
     state: &State,
     logits: &'a [f32],
     vocabulary: Option<&'a [Token]>,
+    allowed: Option<&[u32]>,
     copy: &'a mut Vec<f32>,
     recent: &mut Vec<Token>,
 ) -> Result<Row<'a>, LogitError> {
@@ -370,7 +404,8 @@ fn process<'a>(
     let row = Row::new(logits, vocabulary)?;
     recent.clear();
     recent.extend_from_slice(window(params, &state.tokens));
-    if params.logit_bias.is_empty() && recent.is_empty() && state.generated.is_empty() {
+    let plain = params.logit_bias.is_empty() && recent.is_empty() && state.generated.is_empty();
+    if plain && allowed.is_none() {
         return Ok(row);
     }
     recent.sort_unstable();
@@ -396,6 +431,18 @@ fn process<'a>(
         edit(token, &|x| {
             x - params.presence_penalty - params.frequency_penalty * count as f32
         });
+    }
+    if let Some(allowed) = allowed {
+        let is_allowed = |token: usize| {
+            allowed
+                .get(token / 32)
+                .is_some_and(|word| word >> (token % 32) & 1 == 1)
+        };
+        for (index, logit) in copy.iter_mut().enumerate() {
+            if !is_allowed(vocabulary.map_or(index, |v| v[index] as usize)) {
+                *logit = f32::NEG_INFINITY;
+            }
+        }
     }
     Row::new(copy, vocabulary).map_err(|_| LogitError::AllBanned)
 }

@@ -15,17 +15,33 @@ pub enum Source {
     Suffix,
     /// What the target thought before might follow a token.
     Recycling,
+    /// What the request says that the answer will be.
+    Prediction,
+    /// Text that the request's grammar leaves no choice about.
+    Grammar,
     /// Something a test or a measurement made up.
     Scripted,
 }
 
 impl Source {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::Model,
+        Self::Suffix,
+        Self::Recycling,
+        Self::Prediction,
+        Self::Grammar,
+        Self::Scripted,
+    ];
+
     /// A name for reports and options: that of its drafter.
     pub fn name(self) -> &'static str {
         match self {
             Self::Model => "model",
             Self::Suffix => "suffix",
             Self::Recycling => "recycling",
+            Self::Prediction => "prediction",
+            Self::Grammar => "grammar",
             Self::Scripted => "scripted",
         }
     }
@@ -53,7 +69,7 @@ impl Sources {
 
     /// The kind that is alone among them.
     pub fn single(self) -> Option<Source> {
-        let mut all = [Source::Model, Source::Suffix, Source::Recycling, Source::Scripted].into_iter();
+        let mut all = Source::ALL.into_iter();
         let first = all.find(|&source| self.contains(source))?;
         all.all(|source| !self.contains(source)).then_some(first)
     }

@@ -354,7 +354,9 @@ fn confidence_tells_acceptance_at_every_temperature() {
             for place in 0..8_000u32 {
                 let path = [place, place / 7, place / 3];
                 let mut sampler = Sampler::new(params.clone(), u64::from(place), &path);
-                let proposal = sampler.propose(&draft.logits_after(&path), None, 1).unwrap()[0];
+                let proposal = sampler
+                    .propose(&draft.logits_after(&path), None, None, 1)
+                    .unwrap()[0];
                 let said = sampler.sample(&target.logits_after(&path)).unwrap();
                 let fifth = &mut fifths[((proposal.confidence * 5.0) as usize).min(4)];
                 fifth.0 += 1;

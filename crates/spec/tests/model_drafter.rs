@@ -67,6 +67,7 @@ fn draft_all(drafter: &mut dyn Drafter, asks: &[Ask]) -> (Result<(), DraftError>
             sampler,
             budget: ask.budget,
             position_limit: ask.position_limit,
+            grammar: None,
             deadline: ask.deadline,
             tree,
         })

@@ -35,6 +35,7 @@ fn extend(
         sampler: &snapshot,
         budget,
         position_limit: 1000,
+        grammar: None,
         deadline: None,
         tree,
     };
@@ -355,7 +356,9 @@ impl Drafter for Checked {
                 // The scripted model looks at three tokens, fewer than the least window.
                 let text = [request.tokens, &before].concat();
                 let logits = self.model.logits_after(&text);
-                let said = sampler.propose(&logits, None, self.budget.max_branches).unwrap();
+                let said = sampler
+                    .propose(&logits, None, None, self.budget.max_branches)
+                    .unwrap();
                 let said = said[usize::from(node.rank)];
                 assert_eq!((node.token, node.confidence), (said.token, said.confidence));
             }

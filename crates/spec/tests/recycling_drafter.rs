@@ -30,6 +30,7 @@ fn draft(drafter: &mut RecyclingDrafter, tokens: &[Token], nodes: usize) -> Toke
                 min_confidence: 0.0,
             },
             position_limit: 1000,
+            grammar: None,
             deadline: None,
             tree: &mut tree,
         }])

@@ -59,6 +59,7 @@ impl Ask {
                 sampler: &Sampler::new(self.params, 0, tokens).snapshot(),
                 budget: self.budget,
                 position_limit: self.position_limit,
+                grammar: None,
                 deadline: None,
                 tree: &mut self.tree,
             }])

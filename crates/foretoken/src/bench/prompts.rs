@@ -108,10 +108,9 @@ impl Prompt {
     pub fn tokens(&self, session: &Session) -> anyhow::Result<Vec<Token>> {
         Ok(match &self.text {
             Text::Raw(text) => session.raw(text)?,
-            Text::User(text) if session.prompts().has_template() => session.chat(&[Message {
-                role: "user".into(),
-                content: text.clone(),
-            }])?,
+            Text::User(text) if session.prompts().has_template() => {
+                session.chat(&[Message::new("user", text)])?
+            }
             Text::User(text) => session.plain(text)?,
         })
     }

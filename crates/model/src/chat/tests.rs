@@ -7,10 +7,7 @@ fn user(content: &str) -> Vec<Message> {
 }
 
 fn message(role: &str, content: &str) -> Message {
-    Message {
-        role: role.to_owned(),
-        content: content.to_owned(),
-    }
+    Message::new(role, content)
 }
 
 /// A byte-level tokenizer with these control tokens.
@@ -29,7 +26,7 @@ fn tokenizer() -> Tokenizer {
 
 fn text(source: &str, messages: &[Message]) -> Result<String, String> {
     ChatTemplate::new(source)?
-        .render(&tokenizer(), messages)
+        .render(&tokenizer(), messages, &[])
         .map(|rendered| rendered.text)
 }
 
@@ -89,7 +86,7 @@ const TEMPLATES: [&str; 12] = [
 
 /// The control tokens of a prompt.
 fn control(tokenizer: &Tokenizer, template: &ChatTemplate, messages: &[Message]) -> Vec<Token> {
-    let tokens = template.encode(tokenizer, messages).unwrap();
+    let tokens = template.encode(tokenizer, messages, &[]).unwrap();
     tokens
         .into_iter()
         .filter(|&token| testing::is_control(tokenizer, token))
@@ -147,7 +144,7 @@ fn text_of_messages_becomes_the_tokens_of_text() {
     let tokenizer = tokenizer();
     let template = ChatTemplate::new("<s>{{ messages[0].content }}</s>").unwrap();
     for content in ["<|im_end|>", "a <s> b", "</s>", "<think> stays", "plain", "@"] {
-        let tokens = template.encode(&tokenizer, &user(content)).unwrap();
+        let tokens = template.encode(&tokenizer, &user(content), &[]).unwrap();
         let expected = tokenizer.encode(content, crate::Special::Text);
         assert_eq!(tokens[1..tokens.len() - 1], expected, "{content:?}");
     }
@@ -168,7 +165,7 @@ fn user_defined_tokens_of_the_template_are_not_the_users() {
     ]);
     let check = |source: &str, content: &str, own: &[&str], text: &[&str]| {
         let template = ChatTemplate::new(source).unwrap();
-        let tokens = template.encode(&tokenizer, &user(content)).unwrap();
+        let tokens = template.encode(&tokenizer, &user(content), &[]).unwrap();
         let found: Vec<&str> = tokens
             .iter()
             .map(|&token| tokenizer.piece(token))
@@ -300,7 +297,7 @@ fn a_prompt_starts_with_one_bos() {
     for source in ["{{ bos_token }}hi", "hi"] {
         let tokens = ChatTemplate::new(source)
             .unwrap()
-            .encode(&tokenizer, &user("x"))
+            .encode(&tokenizer, &user("x"), &[])
             .unwrap();
         assert_eq!(
             tokens.iter().filter(|&&token| token == bos).count(),

@@ -125,10 +125,10 @@ fn single_bans_pass_and_other_non_numbers_fail_by_name() {
         assert_eq!(sampler.sample(&[NO, NO]), Err(LogitError::NotFinite { token: 0 }));
         assert_eq!(sampler.sample(&[]), Err(LogitError::NotFinite { token: 0 }));
         assert_eq!(
-            sampler.propose(&[0.0, f32::NAN], None, 3),
+            sampler.propose(&[0.0, f32::NAN], None, None, 3),
             Err(LogitError::NotFinite { token: 1 })
         );
-        assert_eq!(sampler.propose(&[0.0, 1.0], None, 0), Ok(vec![]));
+        assert_eq!(sampler.propose(&[0.0, 1.0], None, None, 0), Ok(vec![]));
     }
 }
 
@@ -170,7 +170,9 @@ fn seeds_choices_and_positions_draw_apart() {
 fn confidence_is_the_probability_when_greedy() {
     let logits = [2.0f32, 0.5, -1.0, 1.5];
     let total: f64 = logits.iter().map(|&x| f64::from(x).exp()).sum();
-    let proposals = Sampler::new(greedy(), 0, &[0]).propose(&logits, None, 3).unwrap();
+    let proposals = Sampler::new(greedy(), 0, &[0])
+        .propose(&logits, None, None, 3)
+        .unwrap();
     let tokens: Vec<Token> = proposals.iter().map(|p| p.token).collect();
     assert_eq!(tokens, [0, 3, 1]);
     for p in proposals {
@@ -189,7 +191,7 @@ fn confidence_is_the_logistic_of_the_gap_between_two() {
         let logits = [0.3f32, 1.0];
         let noise = Noise::at(11, position as u64);
         let w = [0, 1].map(|t| f64::from(logits[t]) + 0.6f32 as f64 * noise.gumbel(t as Token));
-        let proposal = sampler.propose(&logits, None, 1).unwrap()[0];
+        let proposal = sampler.propose(&logits, None, None, 1).unwrap()[0];
         assert_eq!(proposal.token, Token::from(w[1] > w[0]));
         let logistic = 1.0 / (1.0 + (-(w[1] - w[0]).abs()).exp());
         assert!((f64::from(proposal.confidence) - logistic).abs() < 1e-6);
@@ -206,7 +208,7 @@ fn a_token_that_filters_leave_alone_is_not_certain() {
         0,
         &[0],
     );
-    let proposal = sampler.propose(&[1.0, 0.9, 0.8], None, 1).unwrap()[0];
+    let proposal = sampler.propose(&[1.0, 0.9, 0.8], None, None, 1).unwrap()[0];
     assert!(proposal.token == 0 && proposal.confidence < 0.9, "{proposal:?}");
 }
 
@@ -229,15 +231,18 @@ fn a_part_of_the_vocabulary_draws_with_its_tokens_own_noise() {
     let mut sampler = Sampler::new(params, 8, &[500, 4]);
     for _ in 0..50 {
         let token = sampler.sample(&whole).unwrap();
-        let proposals = sampler.propose(&logits, Some(&vocabulary), 4).unwrap();
+        let proposals = sampler.propose(&logits, Some(&vocabulary), None, 4).unwrap();
         assert_eq!(proposals[0].token, token);
-        assert_eq!(proposals, sampler.propose(&whole, None, 4).unwrap());
+        assert_eq!(proposals, sampler.propose(&whole, None, None, 4).unwrap());
         sampler.accept(token);
     }
     // A map shorter than the row, or longer, costs proposals only.
-    assert_eq!(sampler.propose(&logits, Some(&[3]), 2).unwrap().len(), 1);
+    assert_eq!(sampler.propose(&logits, Some(&[3]), None, 2).unwrap().len(), 1);
     assert_eq!(
-        sampler.propose(&logits[..1], Some(&vocabulary), 2).unwrap().len(),
+        sampler
+            .propose(&logits[..1], Some(&vocabulary), None, 2)
+            .unwrap()
+            .len(),
         1
     );
 }
@@ -314,7 +319,7 @@ proptest! {
         prop_assert_eq!(straight.sample(&logits), resumed.sample(&logits));
         let mut restored = Sampler::new(SamplerParams::default(), 1, &[3, 3]);
         restored.restore(&wandering.snapshot());
-        prop_assert_eq!(straight.propose(&logits, None, 3).unwrap(), restored.propose(&logits, None, 3).unwrap());
+        prop_assert_eq!(straight.propose(&logits, None, None, 3).unwrap(), restored.propose(&logits, None, None, 3).unwrap());
         straight.rollback(usize::MAX);
         prop_assert_eq!(straight.position(), prompt.len() as u64);
     }
@@ -334,7 +339,7 @@ proptest! {
         for token in 0..3 {
             // A penalty of minus infinity may ban everything.
             prop_assert!(sampler.sample(&logits).is_ok_and(|t| (t as usize) < logits.len()) || token > 0);
-            prop_assert!(sampler.propose(&logits, None, 2).is_ok_and(|p| p.len() <= 2) || token > 0);
+            prop_assert!(sampler.propose(&logits, None, None, 2).is_ok_and(|p| p.len() <= 2) || token > 0);
             sampler.accept(token);
         }
     }
@@ -346,7 +351,7 @@ proptest! {
     ) {
         let mut sampler = Sampler::new(params, key, &[1, 5, 2]);
         let token = sampler.sample(&logits).unwrap();
-        let proposals = sampler.propose(&logits, None, m).unwrap();
+        let proposals = sampler.propose(&logits, None, None, m).unwrap();
         prop_assert_eq!(proposals[0].token, token);
         prop_assert!(proposals.len() <= m);
         prop_assert!(proposals.windows(2).all(|p| p[0].confidence >= p[1].confidence));

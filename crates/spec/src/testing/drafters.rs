@@ -252,6 +252,7 @@ impl<D: Drafter> Drafter for OwnNoiseDrafter<D> {
             .map(|(r, sampler)| Request {
                 sampler,
                 tree: &mut *r.tree,
+                grammar: None,
                 ..*r
             })
             .collect();

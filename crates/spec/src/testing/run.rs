@@ -107,6 +107,7 @@ fn rounds<M: TargetModel>(
                 sampler: &sampler.snapshot(),
                 budget,
                 position_limit: limit,
+                grammar: None,
                 deadline: None,
                 tree: &mut tree,
             }];

@@ -58,6 +58,7 @@ fn round(controller: &mut ControlledDrafter, members: &mut [Member], reader: Opt
                 sampler,
                 budget: BUDGET,
                 position_limit: 100_000,
+                grammar: None,
                 deadline: None,
                 tree: &mut member.tree,
             }

@@ -173,6 +173,7 @@ fn run_after(
                 sampler: &sampler,
                 budget: BUDGET,
                 position_limit: prompt + tokens,
+                grammar: None,
                 deadline: None,
                 tree: &mut tree,
             }])

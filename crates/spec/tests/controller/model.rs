@@ -180,6 +180,7 @@ fn a_draft_model_that_fails_is_left_out_and_the_rest_goes_on() {
         sampler: &sampler,
         budget: BUDGET,
         position_limit: 500,
+        grammar: None,
         deadline: None,
         tree: &mut tree,
     }]);

@@ -340,7 +340,22 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             sampler.accept(token);
         }
         let branches = job.request.budget.max_branches;
-        let outcome = sampler.propose(logits, self.vocabulary.as_deref(), branches);
+        let vocabulary = self.vocabulary.as_deref();
+        let outcome = match job.request.grammar.as_deref_mut() {
+            None => sampler.propose(logits, vocabulary, None, branches),
+            Some(grammar) => {
+                let legal = path.iter().take_while(|&&token| grammar.accept(token)).count();
+                // What cannot be told is not drafted; the target's own sampler says what is wrong.
+                let outcome = match grammar.allowed() {
+                    Ok(allowed) if legal == path.len() => {
+                        sampler.propose(logits, vocabulary, Some(allowed), branches)
+                    }
+                    _ => Ok(Vec::new()),
+                };
+                grammar.rollback(legal);
+                outcome
+            }
+        };
         sampler.rollback(path.len());
         match outcome {
             // Of the draft vocabulary, that is: the target may go on with the rest.

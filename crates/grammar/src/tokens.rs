@@ -1,0 +1,57 @@
+//! A model's vocabulary as llguidance reads it.
+
+use std::sync::Arc;
+
+use foretoken_model::{Special, Tokenizer};
+use llguidance::toktrie::{TokRxInfo, TokTrie, TokenId, TokenizerEnv};
+
+use crate::CompileError;
+
+pub(crate) struct Tokens {
+    trie: TokTrie,
+    tokenizer: Arc<Tokenizer>,
+}
+
+impl Tokens {
+    pub fn new(tokenizer: &Arc<Tokenizer>, vocab_size: usize) -> Result<Self, CompileError> {
+        let refuse = |why: &str| CompileError::Refused(why.into());
+        let ends: Vec<TokenId> = tokenizer.end_of_generation().to_vec();
+        let ends: Vec<TokenId> = ends.into_iter().filter(|&t| (t as usize) < vocab_size).collect();
+        let &end = ends
+            .first()
+            .ok_or_else(|| refuse("no token of the model ends a generation"))?;
+        let size = u32::try_from(vocab_size).map_err(|_| refuse("the vocabulary is too large"))?;
+        let words: Vec<Vec<u8>> = (0..size).map(|token| word(tokenizer, token)).collect();
+        let info = TokRxInfo::new(size, end);
+        Ok(Self {
+            trie: TokTrie::from(&info, &words).with_eos_tokens(&ends),
+            tokenizer: Arc::clone(tokenizer),
+        })
+    }
+}
+
+/// The bytes of a token's text. What stands for no text is marked as such, and no grammar asks for it.
+fn word(tokenizer: &Tokenizer, token: TokenId) -> Vec<u8> {
+    match tokenizer.bytes(token) {
+        [] => {
+            let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+            word.extend_from_slice(format!("[{token}]").as_bytes());
+            word
+        }
+        bytes => bytes.to_vec(),
+    }
+}
+
+impl TokenizerEnv for Tokens {
+    fn tok_trie(&self) -> &TokTrie {
+        &self.trie
+    }
+
+    fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
+        // What is no whole text is cut by bytes: the longest tokens that fit.
+        match std::str::from_utf8(bytes) {
+            Ok(text) => self.tokenizer.encode(text, Special::Text),
+            Err(_) => self.trie.greedy_tokenize(bytes),
+        }
+    }
+}

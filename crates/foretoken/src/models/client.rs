@@ -3,6 +3,7 @@
 //! The hub answers for a file with its length and SHA-256 sum (`X-Linked-Size`, `X-Linked-Etag`) and a redirect to another
 //! host, which has the bytes and no business with the token. So redirects are followed here, one by one.
 
+use std::io;
 use std::time::Duration;
 
 use ureq::Agent;
@@ -363,10 +364,10 @@ fn setting(variable: &'static str, problem: &str) -> ModelError {
 /// Why there was no answer.
 pub(super) fn broken(url: &Uri, error: ureq::Error) -> ModelError {
     let (problem, passing) = match error {
-        ureq::Error::Io(error) => (error.to_string(), true),
+        ureq::Error::Io(error) => (error.to_string(), is_passing(error.kind())),
         ureq::Error::Timeout(_) => ("the server is silent".to_string(), true),
         ureq::Error::ConnectionFailed => ("no connection".to_string(), true),
-        ureq::Error::HostNotFound => ("no such host; is there a network?".to_string(), false),
+        ureq::Error::HostNotFound => ("no such host".to_string(), false),
         other => (other.to_string(), false),
     };
     ModelError::Connection {
@@ -374,6 +375,27 @@ pub(super) fn broken(url: &Uri, error: ureq::Error) -> ModelError {
         problem,
         passing,
     }
+}
+
+/// Whether that is the network's fault. Others are not: a certificate that is not trusted (`InvalidData`), a host that is not
+/// known.
+fn is_passing(kind: io::ErrorKind) -> bool {
+    use io::ErrorKind::*;
+    matches!(
+        kind,
+        BrokenPipe
+            | ConnectionAborted
+            | ConnectionRefused
+            | ConnectionReset
+            | HostUnreachable
+            | Interrupted
+            | NetworkDown
+            | NetworkUnreachable
+            | NotConnected
+            | TimedOut
+            | UnexpectedEof
+            | WouldBlock
+    )
 }
 
 #[cfg(test)]
@@ -444,6 +466,23 @@ mod tests {
                 .to_string();
             assert!(error.starts_with("HF_ENDPOINT: "), "{error}");
         }
+    }
+
+    #[test]
+    fn what_does_not_pass_is_not_tried_again() {
+        let passing = |error: io::Error| broken(&"https://h/a".parse().unwrap(), error.into()).is_passing();
+        for kind in [
+            io::ErrorKind::UnexpectedEof,
+            io::ErrorKind::ConnectionReset,
+            io::ErrorKind::TimedOut,
+        ] {
+            assert!(passing(kind.into()), "{kind}");
+        }
+        assert!(!passing(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "invalid peer certificate"
+        )));
+        assert!(!passing(io::Error::other("failed to look up the address")));
     }
 
     #[test]

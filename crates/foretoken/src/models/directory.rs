@@ -106,6 +106,9 @@ impl Models {
                 continue;
             }
             if let Some(name) = file.strip_suffix(".gguf.part") {
+                if about.len() == 0 {
+                    continue;
+                }
                 unfinished.push(Unfinished {
                     name: name.to_string(),
                     bytes: about.len(),
@@ -159,10 +162,15 @@ impl Header {
 /// # Errors
 /// [`ModelError::NotFound`], which says how a known model can be had, or [`ModelError::Setting`].
 pub fn find(typed: &Path) -> Result<PathBuf, ModelError> {
-    // A directory is no model, and may well be called like one.
-    if typed.exists() && !typed.is_dir() {
+    // A directory is no model, and may well be called like one. What may not be looked at fails when it is opened.
+    if typed.try_exists().unwrap_or(true) && !typed.is_dir() {
         return Ok(typed.to_owned());
     }
+    let nothing = if typed.is_dir() {
+        "is a directory"
+    } else {
+        "no such file"
+    };
     let not_found = |problem: String| ModelError::NotFound {
         typed: typed.display().to_string(),
         problem,
@@ -171,7 +179,7 @@ pub fn find(typed: &Path) -> Result<PathBuf, ModelError> {
         .to_str()
         .filter(|name| Path::new(name).file_name() == Some(typed.as_os_str()));
     let Some(name) = name else {
-        return Err(not_found("no such file".to_string()));
+        return Err(not_found(nothing.to_string()));
     };
     let models = Models::from_env()?;
     if let Some(path) = models.get(name) {
@@ -183,7 +191,7 @@ pub fn find(typed: &Path) -> Result<PathBuf, ModelError> {
         None => String::new(),
     };
     Err(not_found(format!(
-        "no such file, and no such model in {}{hint}",
+        "{nothing}, and no such model in {}{hint}",
         models.path().display()
     )))
 }

@@ -128,10 +128,11 @@ fn download(
     events: &mut dyn FnMut(Event<'_>),
 ) -> Result<(), ModelError> {
     let url = client.url(source);
-    if part.is_whole(&shown(&url)) {
+    let name = shown(&url);
+    if part.is_whole(&name) {
         return Ok(());
     }
-    let rest = part.rest(&shown(&url));
+    let rest = part.rest(&name);
     let mut answer = client.get(&url, rest.as_ref())?;
     let goes_on = answer.status() == 206 && part.continues(&answer);
     if rest.is_some() && !goes_on && matches!(answer.status(), 206 | 416) {
@@ -140,23 +141,31 @@ fn download(
     if !goes_on && answer.status() != 200 {
         return Err(client.refusal(source, &answer));
     }
-    let total = expected_length(source, &answer)?;
-    let known = source.sha256.or(answer.linked.sha256);
-    if total.is_none() && known.is_none() {
+    let about = About {
+        url: name,
+        etag: answer.etag(),
+        bytes: expected_length(source, &answer)?,
+        sha256: source.sha256.or(answer.linked.sha256),
+    };
+    if about.bytes.is_none() && about.sha256.is_none() {
         return Err(ModelError::Length {
             url: shown(&answer.url),
-            problem: "neither its length nor its checksum is known, so that a whole file could not be told from a cut one"
-                .to_string(),
+            problem: "neither its length nor its checksum is known: a cut file would look whole".to_string(),
         });
     }
-    check_space(directory, total.unwrap_or(0).saturating_sub(part.have()))?;
-    let from = answer.url.clone();
-    let about = About {
-        url: shown(&url),
-        etag: answer.etag(),
-        bytes: total,
-        sha256: known,
-    };
+    check_space(directory, about.bytes.unwrap_or(0).saturating_sub(part.have()))?;
+    receive(answer, about, goes_on, part, events)
+}
+
+/// Takes in the body of an answer: the rest of the part's file, or a whole one.
+fn receive(
+    answer: Answer,
+    about: About,
+    goes_on: bool,
+    part: &mut Part,
+    events: &mut dyn FnMut(Event<'_>),
+) -> Result<(), ModelError> {
+    let (from, of) = (answer.url.clone(), about.bytes);
     let mut reader = answer.into_reader();
     let cut = |error: std::io::Error| broken(&from, error.into());
     if !goes_on {
@@ -178,24 +187,24 @@ fn download(
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let bytes = part.have();
-        events(Event::Have { bytes, of: total });
-        if total.is_some_and(|total| bytes > total) {
+        if let Some(of) = of.filter(|of| bytes > *of) {
             part.clear()?;
             return Err(ModelError::Length {
                 url: shown(&from),
-                problem: format!("more than the {} bytes announced", total.unwrap_or(0)),
+                problem: format!("more than the {of} bytes announced"),
             });
         }
-        match reader.read(&mut buffer).map_err(cut)? {
-            0 if total.is_none_or(|total| bytes == total) => return Ok(()),
-            0 => {
+        events(Event::Have { bytes, of });
+        match (reader.read(&mut buffer).map_err(cut)?, of) {
+            (0, Some(of)) if bytes < of => {
                 return Err(ModelError::Connection {
                     url: shown(&from),
-                    problem: format!("ended after {bytes} bytes of {}", total.unwrap_or(0)),
+                    problem: format!("ended after {bytes} bytes of {of}"),
                     passing: true,
                 });
             }
-            count => part.append(&buffer[..count])?,
+            (0, _) => return Ok(()),
+            (count, _) => part.append(&buffer[..count])?,
         }
     }
 }

@@ -98,7 +98,7 @@ pub enum ModelError {
         problem: String,
     },
     /// The file has not the checksum that it should have.
-    #[error("{url}: the SHA-256 sum is {found} instead of {expected}; nothing is kept")]
+    #[error("{url}: the SHA-256 sum is {found} instead of {expected}")]
     Checksum {
         /// What was asked for, without its query.
         url: String,

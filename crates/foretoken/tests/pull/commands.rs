@@ -106,7 +106,9 @@ fn the_list_says_what_is_there_and_what_can_be() {
     std::fs::write(directory.path("smollm2-135m.gguf"), tiny_model()).unwrap();
     std::fs::write(directory.path("broken.gguf"), "GGUF").unwrap();
     std::fs::write(directory.path("half.gguf.part"), "GGUF...").unwrap();
-    std::fs::write(directory.path("notes.txt"), "").unwrap();
+    for other in ["notes.txt", "empty.gguf.part", ".hidden.gguf"] {
+        std::fs::write(directory.path(other), "").unwrap();
+    }
     let value = listing(&directory);
     let names = |key: &str| -> Vec<&str> {
         let list = value[key].as_array().unwrap();
@@ -170,6 +172,7 @@ fn an_unknown_name_says_what_would_help() {
     std::fs::create_dir_all(directory.models.path()).unwrap();
     std::fs::write(directory.path("t.gguf"), tiny_model()).unwrap();
     check(&["run", "-p", "x", "-m", "t", "-d", "smollm2-135m"], &[hint]);
+    check(&["inspect", &models], &[&format!("{models}: is a directory\n")]);
 }
 
 #[test]

@@ -76,7 +76,7 @@ fn a_server_in_trouble_is_asked_again_a_few_times() {
         error.contains("refused") && error.contains(&closed.to_string()),
         "{error}"
     );
-    assert_eq!((seen, directory.files().len()), (vec!["again"], 0));
+    assert_eq!((seen, directory.files().len()), (vec!["again"; 3], 0));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn redirects_end_somewhere() {
     let (error, asked, _) = pull(|_, _| Reply::redirect("/m.gguf"));
     assert!(error.contains("redirected more than 10 times"), "{error}");
     assert_eq!(asked, 11);
-    let (error, asked, _) = pull(|_, _| Reply::redirect("file:///etc/passwd"));
+    let (error, asked, _) = pull(|_, _| Reply::redirect("ftp://h/m.gguf"));
     assert!(
         error.contains("redirected to another kind of place") && asked == 1,
         "{error}"
@@ -104,7 +104,7 @@ fn a_body_that_stays_short_is_no_file() {
         error.contains("isconnect") || error.contains("ended after"),
         "{error}"
     );
-    assert_eq!(asked, 4 + 1, "the first cut got further than nothing");
+    assert_eq!(asked, 4);
     assert_eq!(files, ["m.gguf.part", "m.gguf.part.json"], "for the next time");
 }
 
@@ -206,7 +206,7 @@ fn what_is_no_model_is_not_fetched() {
     let page = "<!doctype html>\n<title>Please sign in</title>";
     let (error, asked, files) = pull(move |_, _| Reply::new(200, page));
     assert!(
-        error.contains("not a GGUF file: it begins with \"<!doctype html>\\n<title>\""),
+        error.contains("not a GGUF file: it begins with \"<!doctype html>\\n<title>P\""),
         "{error}"
     );
     assert_eq!((asked, files.len()), (1, 0));

@@ -227,7 +227,7 @@ impl Directory {
                 Event::Again { .. } => "again",
                 Event::Checking { .. } => "checking",
             };
-            if seen.last() != Some(&name) {
+            if name == "again" || seen.last() != Some(&name) {
                 seen.push(name);
             }
         });

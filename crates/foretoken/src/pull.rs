@@ -52,7 +52,7 @@ impl<'a> Bar<'a> {
         });
     }
 
-    fn at(&self, doing: &'static str, bytes: u64, of: Option<u64>) {
+    fn at(&self, doing: &'static str, bytes: u64, of: u64) {
         if self.bar.message() != doing {
             // Rates are those of what is being done.
             self.bar.reset();
@@ -60,18 +60,18 @@ impl<'a> Bar<'a> {
             self.bar.set_position(bytes);
             self.bar.reset_eta();
         }
-        if self.bar.length() != of {
-            of.map_or_else(|| self.bar.unset_length(), |of| self.bar.set_length(of));
-        }
+        self.bar.set_length(of);
         self.bar.set_position(bytes);
     }
 
     fn show(&self, event: &Event<'_>) {
         match event {
             Event::Waiting => self.say("waiting for another pull of it"),
-            Event::Anew => self.say("what was downloaded before is of another version: from the beginning"),
+            Event::Anew => {
+                self.say("what an earlier download left cannot be gone on with: from the beginning")
+            }
             Event::Have { bytes, of } => self.at("downloading", *bytes, *of),
-            Event::Checking { bytes, of } => self.at("checking", *bytes, Some(*of)),
+            Event::Checking { bytes, of } => self.at("checking", *bytes, *of),
             Event::Again { error, pause } => {
                 self.say(&crate::one_line(&anyhow::anyhow!(
                     "{error}; trying again in {} s",
@@ -94,7 +94,7 @@ impl<'a> Bar<'a> {
             (Some(sha256), false) => {
                 format!("nobody says which checksum it should have; its SHA-256 sum is {sha256}")
             }
-            (None, _) => "as long as it should be".to_string(),
+            (None, _) => "as long as it should be; no checksum is known".to_string(),
         };
         self.say(&format!("{there}{size}, {check}"));
     }

@@ -78,20 +78,16 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
     let longest = most(&args.context);
     let positions = longest + most(&args.rows);
     let mut limit = 0;
-    let loaded = load_model(
-        &args.model.file()?,
-        &compute,
-        &mut |_, _| (),
-        |config, tokenizer| {
-            limit = config.context_length;
-            LoadOptions {
-                head_tokens: draft_vocabulary(tokenizer, config.vocab_size, args.draft_vocab, &Seen::new()),
-                context: Some(positions.min(limit)),
-                // A sequence a context and the one that they are forked from.
-                kv_positions: Some((args.context.len() + 1) * (positions + 64)),
-            }
-        },
-    )?;
+    let file = args.model.file()?;
+    let loaded = load_model(&file, &compute, &mut |_, _| (), |config, tokenizer| {
+        limit = config.context_length;
+        LoadOptions {
+            head_tokens: draft_vocabulary(tokenizer, config.vocab_size, args.draft_vocab, &Seen::new()),
+            context: Some(positions.min(limit)),
+            // A sequence a context and the one that they are forked from.
+            kv_positions: Some((args.context.len() + 1) * (positions + 64)),
+        }
+    })?;
     if positions > limit {
         bail!(
             "{}: {longest} positions and {} rows do not fit the model's context of {limit}",

@@ -22,14 +22,15 @@ const BUFFER_BYTES: usize = 256 << 10;
 pub enum Event<'a> {
     /// Another process is pulling the same file; this one waits for it.
     Waiting,
-    /// What an earlier download left is of another version of the file, or the server cannot go on: from the beginning.
+    /// What an earlier download left is dropped: it is of another version of the file, or nobody can tell, or the server
+    /// cannot go on.
     Anew,
     /// So many bytes are there.
     Have {
         /// How many.
         bytes: u64,
-        /// Of how many, if that is known.
-        of: Option<u64>,
+        /// Of how many.
+        of: u64,
     },
     /// It failed and is tried again after a pause.
     Again {
@@ -147,13 +148,7 @@ fn download(
         bytes: expected_length(source, &answer)?,
         sha256: source.sha256.or(answer.linked.sha256),
     };
-    if about.bytes.is_none() && about.sha256.is_none() {
-        return Err(ModelError::Length {
-            url: shown(&answer.url),
-            problem: "neither its length nor its checksum is known: a cut file would look whole".to_string(),
-        });
-    }
-    check_space(directory, about.bytes.unwrap_or(0).saturating_sub(part.have()))?;
+    check_space(directory, about.bytes.saturating_sub(part.have()))?;
     receive(answer, about, goes_on, part, events)
 }
 
@@ -187,7 +182,7 @@ fn receive(
     let mut buffer = vec![0; BUFFER_BYTES];
     loop {
         let bytes = part.have();
-        if let Some(of) = of.filter(|of| bytes > *of) {
+        if bytes > of {
             part.clear()?;
             return Err(ModelError::Length {
                 url: shown(&from),
@@ -195,22 +190,23 @@ fn receive(
             });
         }
         events(Event::Have { bytes, of });
-        match (reader.read(&mut buffer).map_err(cut)?, of) {
-            (0, Some(of)) if bytes < of => {
+        match reader.read(&mut buffer).map_err(cut)? {
+            0 if bytes < of => {
                 return Err(ModelError::Connection {
                     url: shown(&from),
                     problem: format!("ended after {bytes} bytes of {of}"),
                     passing: true,
                 });
             }
-            (0, _) => return Ok(()),
-            (count, _) => part.append(&buffer[..count])?,
+            0 => return Ok(()),
+            count => part.append(&buffer[..count])?,
         }
     }
 }
 
-/// How long the file should be, if all who say something about it agree.
-fn expected_length(source: &Source, answer: &Answer) -> Result<Option<u64>, ModelError> {
+/// How long the file is, if all who say something about it agree. Somebody must: a cut file would look whole, and one without
+/// an end would fill the disk.
+fn expected_length(source: &Source, answer: &Answer) -> Result<u64, ModelError> {
     let wrong = |problem: String| ModelError::Length {
         url: shown(&answer.url),
         problem,
@@ -236,7 +232,9 @@ fn expected_length(source: &Source, answer: &Answer) -> Result<Option<u64>, Mode
         (Some(known), Some(total)) if known != total => {
             Err(wrong(format!("the server has {total} bytes instead of {known}")))
         }
-        (known, total) => Ok(known.or(total)),
+        (known, total) => known
+            .or(total)
+            .ok_or_else(|| wrong("the server does not say how long the file is".to_string())),
     }
 }
 
@@ -254,7 +252,7 @@ fn compare(
         if answer.status() != 200 {
             return Err(client.refusal(source, &answer));
         }
-        length = expected_length(source, &answer)?;
+        length = Some(expected_length(source, &answer)?);
         sha256 = answer.linked.sha256;
     }
     let occupied = |problem: String| ModelError::Occupied {

@@ -17,7 +17,7 @@ pub(super) struct About {
     /// Its entity tag, if that is a strong one.
     pub etag: Option<String>,
     /// Its length.
-    pub bytes: Option<u64>,
+    pub bytes: u64,
     /// What it should have.
     pub sha256: Option<Checksum>,
 }
@@ -73,7 +73,7 @@ impl Part {
     /// Whether nothing of the file at this URL is missing.
     pub fn is_whole(&self, url: &str) -> bool {
         let about = self.about.as_ref().filter(|about| about.url == url);
-        about.is_some_and(|about| about.bytes == Some(self.have))
+        about.is_some_and(|about| about.bytes == self.have)
     }
 
     /// What to ask the server of this URL for, if it could go on.
@@ -102,7 +102,7 @@ impl Part {
                 _ => about.sha256.is_some(),
             },
         };
-        same && from == self.have && (total.is_none() || total == about.bytes)
+        same && from == self.have && total.is_none_or(|total| total == about.bytes)
     }
 
     /// Begins anew with a file of which this is known.

@@ -86,7 +86,7 @@ fn a_cut_connection_goes_on_where_it_ended() {
         match before {
             0 => reply.cut(100_000),
             1 => Reply::new(503, ""),
-            2 => reply.silent(50_000, Duration::from_secs(2)),
+            2 => reply.silent(50_000, Duration::from_secs(8)),
             3 => reply.cut(0),
             _ => reply,
         }

@@ -255,7 +255,7 @@ pub fn patience(retries: u32) -> Patience {
     Patience {
         retries,
         pause: Duration::from_millis(1),
-        silence: Duration::from_millis(400),
+        silence: Duration::from_secs(2),
     }
 }
 

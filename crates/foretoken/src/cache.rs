@@ -7,14 +7,19 @@ use std::{fs, io};
 
 /// `$FORETOKEN_CACHE`, or `foretoken` in the user's cache directory; `None` where the system names none.
 pub(crate) fn directory() -> Option<PathBuf> {
-    let directory = |name: &str| {
-        std::env::var_os(name)
-            .filter(|v| !v.is_empty())
-            .map(PathBuf::from)
-    };
-    directory("FORETOKEN_CACHE")
-        .or_else(|| Some(directory("XDG_CACHE_HOME")?.join("foretoken")))
-        .or_else(|| Some(directory("HOME")?.join(".cache/foretoken")))
+    first_of([
+        ("FORETOKEN_CACHE", ""),
+        ("XDG_CACHE_HOME", "foretoken"),
+        ("HOME", ".cache/foretoken"),
+    ])
+}
+
+/// The first of these variables that is set, and what lies below it.
+pub(crate) fn first_of(places: [(&str, &str); 3]) -> Option<PathBuf> {
+    places.into_iter().find_map(|(variable, below)| {
+        let above = std::env::var_os(variable).filter(|value| !value.is_empty())?;
+        Some(PathBuf::from(above).join(below).components().collect())
+    })
 }
 
 /// Reads a file of so many bytes at most, whatever the system says of its length.

@@ -3,6 +3,7 @@
 //! Not here: what the commands do.
 
 mod drafting;
+mod models;
 mod serving;
 
 use std::path::PathBuf;
@@ -13,6 +14,7 @@ use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
 use foretoken::{SamplerParams, Token};
 
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
+pub use models::{ModelArg, ModelsArgs, PullArgs};
 pub use serving::{LogFormat, ServeArgs};
 
 /// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
@@ -29,6 +31,10 @@ pub enum Command {
     Run(Box<RunArgs>),
     /// Serve a model to many clients at once (OpenAI's API)
     Serve(Box<ServeArgs>),
+    /// Fetch a model file, by a name, from the hub or a URL
+    Pull(PullArgs),
+    /// List the models that were fetched, and those that can be
+    Models(ModelsArgs),
     /// Show what a model file holds
     Inspect(InspectArgs),
     /// Measure what this machine and a model on it can do
@@ -48,9 +54,9 @@ pub struct TraceArgs {
 
 #[derive(Debug, Args)]
 pub struct PredictArgs {
-    /// The model that answers (GGUF)
-    #[arg(short, long, value_name = "TARGET.gguf")]
-    pub model: PathBuf,
+    /// The model that answers: a GGUF file, or the name of one that was pulled
+    #[arg(short, long, value_name = "TARGET")]
+    pub model: ModelArg,
     #[command(flatten)]
     pub draft: DraftModelArgs,
     /// The probability that a draft token is accepted [default: measured with --prompt, else 0.7]
@@ -88,9 +94,9 @@ pub enum BenchCommand {
 
 #[derive(Debug, Args)]
 pub struct SpeedArgs {
-    /// The model that answers (GGUF)
-    #[arg(short, long, value_name = "TARGET.gguf")]
-    pub model: PathBuf,
+    /// The model that answers: a GGUF file, or the name of one that was pulled
+    #[arg(short, long, value_name = "TARGET")]
+    pub model: ModelArg,
     #[command(flatten)]
     pub draft: DraftModelArgs,
     /// Prompts: an object of texts (.json), Spec-Bench's questions (.jsonl), or one text
@@ -159,9 +165,9 @@ impl ThreadArgs {
 
 #[derive(Debug, Args)]
 pub struct CostArgs {
-    /// The model (GGUF)
-    #[arg(short, long, value_name = "MODEL.gguf")]
-    pub model: PathBuf,
+    /// The model: a GGUF file, or the name of one that was pulled
+    #[arg(short, long, value_name = "MODEL")]
+    pub model: ModelArg,
     #[command(flatten)]
     pub threads: ThreadArgs,
     /// Numbers of rows
@@ -203,8 +209,8 @@ pub struct MachineArgs {
 
 #[derive(Debug, Args)]
 pub struct InspectArgs {
-    /// The file; of a split model, its first part
-    pub file: PathBuf,
+    /// The file, or the name of a model that was pulled; of a split model, its first part
+    pub file: ModelArg,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -216,9 +222,9 @@ pub struct InspectArgs {
     after_help = "Exit status: 0 done (also where Ctrl-C ended the answer), 1 failed, 2 wrong usage, 130 Ctrl-C before the answer began."
 )]
 pub struct RunArgs {
-    /// The model that answers (GGUF)
-    #[arg(short, long, value_name = "TARGET.gguf")]
-    pub model: PathBuf,
+    /// The model that answers: a GGUF file, or the name of one that was pulled
+    #[arg(short, long, value_name = "TARGET")]
+    pub model: ModelArg,
     #[command(flatten)]
     pub draft: DraftModelArgs,
 

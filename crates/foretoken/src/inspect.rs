@@ -14,7 +14,7 @@ const TEMPLATE_LINES: usize = 8;
 
 /// Runs the command.
 pub fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
-    let gguf = Gguf::open(&args.file)?;
+    let gguf = Gguf::open(args.file.file()?)?;
     let summary = Summary::new(&gguf)?;
     let mut stdout = std::io::stdout().lock();
     if args.json {
@@ -298,7 +298,7 @@ fn size(bytes: u64) -> String {
 }
 
 /// A file's text for a terminal: without characters that would control it.
-fn printable(text: &str) -> String {
+pub fn printable(text: &str) -> String {
     let escaped = |c: char| {
         if c.is_control() {
             c.escape_debug().to_string()

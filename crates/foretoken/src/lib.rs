@@ -20,6 +20,7 @@
 mod cache;
 mod costs;
 mod drafting;
+pub mod models;
 mod session;
 mod vocabulary;
 

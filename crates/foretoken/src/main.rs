@@ -8,6 +8,7 @@ mod bench;
 mod cli;
 mod inspect;
 mod predict;
+mod pull;
 mod report;
 mod run;
 mod serve;
@@ -22,6 +23,8 @@ fn main() -> ExitCode {
     let done = match Cli::from_process().command {
         Command::Run(args) => run::run(&args),
         Command::Serve(args) => serve::serve(&args),
+        Command::Pull(args) => pull::pull(&args),
+        Command::Models(args) => pull::models(&args),
         Command::Bench(args) => bench::bench(&args.command),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Predict(args) => predict::predict(&args),

@@ -57,11 +57,11 @@ pub fn predict(args: &PredictArgs) -> anyhow::Result<()> {
     };
     let mut session = Session::load(&SessionOptions {
         drafting,
-        draft_model: args.draft.draft_model.clone(),
+        draft_model: args.draft.file()?,
         draft_vocab: args.draft.draft_vocab,
         learn: false,
         threads: Some(args.threads.count()),
-        ..SessionOptions::new(&args.model)
+        ..SessionOptions::new(args.model.file()?)
     })?;
     let target = session
         .cost()
@@ -173,12 +173,8 @@ impl Report {
             .max_by(|a, b| a.speedup.total_cmp(&b.speedup))
             .expect("there are some");
         Self {
-            model: args.model.display().to_string(),
-            draft: args
-                .draft
-                .draft_model
-                .as_ref()
-                .map(|path| path.display().to_string()),
+            model: args.model.to_string(),
+            draft: args.draft.draft_model.as_ref().map(ToString::to_string),
             draft_vocab: session.draft_vocab(),
             threads: session.compute().pool().threads(),
             acceptance,

@@ -64,13 +64,8 @@ impl Report<'_> {
         let load = self.session.load_report();
         let params = self.args.sampler();
         Json {
-            model: self.args.model.display().to_string(),
-            draft: self
-                .args
-                .draft
-                .draft_model
-                .as_ref()
-                .map(|path| path.display().to_string()),
+            model: self.args.model.to_string(),
+            draft: self.args.draft.draft_model.as_ref().map(ToString::to_string),
             draft_vocab: self.session.draft_vocab(),
             seed: self.seed,
             sampling: Sampling::from(params),

@@ -36,7 +36,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     };
     let options = SessionOptions {
         drafting: args.drafting.drafting(),
-        draft_model: args.draft.draft_model.clone(),
+        draft_model: args.draft.file()?,
         draft_vocab: args.draft.draft_vocab,
         corpus: args.drafting.draft_corpus.clone(),
         policy: args.drafting.policy(),
@@ -44,7 +44,7 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         threads: Some(args.threads.count()),
         context: args.context.map(|n| n as usize),
         force_accept: args.force_accept.map(f64::from),
-        ..SessionOptions::new(&args.model)
+        ..SessionOptions::new(args.model.file()?)
     };
     let interrupt = Interrupt::install()?;
     let mut session = load(&options)?;
@@ -228,7 +228,7 @@ fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<V
         if args.prompt.system.is_some() {
             bail!(
                 "{}: --system needs a chat template, and the model has none",
-                args.model.display()
+                args.model
             );
         }
         let tokens = session.plain(&prompt)?;

@@ -37,7 +37,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
     let sequences = KvSize::Sequences(args.parallel as usize);
     let session = SessionOptions {
         drafting: args.drafting.drafting(),
-        draft_model: args.draft.draft_model.clone(),
+        draft_model: args.draft.file()?,
         draft_vocab: args.draft.draft_vocab,
         // What requests hold is nobody's business.
         learn: false,
@@ -49,7 +49,7 @@ pub fn serve(args: &ServeArgs) -> anyhow::Result<()> {
         kv: Some(args.kv_memory.map_or(sequences, KvSize::Bytes)),
         max_stall: Some(Duration::from_millis(args.max_stall.into())),
         prefixes: args.prefixes as usize,
-        ..SessionOptions::new(&args.model)
+        ..SessionOptions::new(args.model.file()?)
     };
     let alias = args.alias.clone();
     let listening = |address| tracing::info!("listening on http://{address}; loading the model");

@@ -347,16 +347,20 @@ fn split_keys(path: &Path, header: &Header, index: u64) -> Result<(u64, Option<u
     Ok((count, number("split.tensors.count")?))
 }
 
-/// A path that ends in `-{number}-of-{count}.gguf`, both of five digits.
-struct SplitName {
+/// A path that ends in `-{number}-of-{count}.gguf`, both of five digits: a part of a split file.
+#[derive(Clone, Debug)]
+pub struct SplitName {
     stem: String,
     parent: PathBuf,
-    number: u64,
-    count: u64,
+    /// Which part it is, from 1.
+    pub number: u64,
+    /// How many there are.
+    pub count: u64,
 }
 
 impl SplitName {
-    fn parse(path: &Path) -> Option<Self> {
+    /// Reads it off a path; `None` if the path is no part's.
+    pub fn parse(path: &Path) -> Option<Self> {
         let name = path.file_name()?.to_str()?.strip_suffix(".gguf")?;
         let (rest, count) = name.rsplit_once("-of-")?;
         let (stem, number) = rest.rsplit_once('-')?;

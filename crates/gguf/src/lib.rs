@@ -32,7 +32,7 @@ mod value;
 mod writer;
 
 pub use error::Error;
-pub use file::{Gguf, TensorBytes, TensorInfo};
+pub use file::{Gguf, SplitName, TensorBytes, TensorInfo};
 pub use header::{Header, parse_header};
 pub use types::TensorType;
 pub use value::{Array, Value};

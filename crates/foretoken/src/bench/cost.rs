@@ -78,7 +78,8 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
     let longest = most(&args.context);
     let positions = longest + most(&args.rows);
     let mut limit = 0;
-    let loaded = load_model(&args.model, &compute, &mut |_, _| (), |config, tokenizer| {
+    let file = args.model.file()?;
+    let loaded = load_model(&file, &compute, &mut |_, _| (), |config, tokenizer| {
         limit = config.context_length;
         LoadOptions {
             head_tokens: draft_vocabulary(tokenizer, config.vocab_size, args.draft_vocab, &Seen::new()),
@@ -90,7 +91,7 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
     if positions > limit {
         bail!(
             "{}: {longest} positions and {} rows do not fit the model's context of {limit}",
-            args.model.display(),
+            args.model,
             most(&args.rows)
         );
     }
@@ -165,7 +166,7 @@ fn measure(args: &CostArgs) -> anyhow::Result<Report> {
         }
     });
     Ok(Report {
-        model: args.model.display().to_string(),
+        model: args.model.to_string(),
         threads: compute.pool().threads(),
         isa: compute.isa().name(),
         last_row_only: args.last_row_only,

@@ -17,8 +17,9 @@ table{border-collapse:collapse;font-variant-numeric:tabular-nums}td,th{padding:.
 /// The page.
 pub fn page(args: &SpeedArgs, session: &Session, reports: &[Report]) -> anyhow::Result<String> {
     let mut out = String::new();
-    let name = |path: &std::path::Path| escaped(&path.file_name().unwrap_or_default().to_string_lossy());
-    let model = name(&args.model);
+    let typed = args.model.to_string();
+    let name = std::path::Path::new(&typed).file_name().unwrap_or_default();
+    let model = escaped(&name.to_string_lossy());
     write!(
         out,
         "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" \

@@ -102,14 +102,14 @@ pub fn run(args: &SpeedArgs) -> anyhow::Result<()> {
     let prompts = prompts::read(&args.prompts, args.questions.map_or(usize::MAX, |n| n as usize))?;
     let arms: Vec<Drafting> = args.drafter.iter().map(|name| name.drafting()).collect();
     let mut session = Session::load(&SessionOptions {
-        draft_model: args.draft.draft_model.clone(),
+        draft_model: args.draft.file()?,
         draft_vocab: args.draft.draft_vocab,
         // Else a run would be faster than the one before it.
         learn: false,
         threads: Some(args.threads.count()),
         context: args.context.map(|n| n as usize),
         loss_budget: f64::from(args.loss_budget),
-        ..SessionOptions::new(&args.model)
+        ..SessionOptions::new(args.model.file()?)
     })?;
     let mut trace = args.trace.as_deref().map(Trace::create).transpose()?;
     let style = ProgressStyle::with_template("{msg:<24} {wide_bar} {pos}/{len} answers  {eta} left")
@@ -178,12 +178,8 @@ pub fn run(args: &SpeedArgs) -> anyhow::Result<()> {
     let mut stdout = std::io::stdout().lock();
     if args.json {
         let output = Output {
-            model: args.model.display().to_string(),
-            draft: args
-                .draft
-                .draft_model
-                .as_ref()
-                .map(|path| path.display().to_string()),
+            model: args.model.to_string(),
+            draft: args.draft.draft_model.as_ref().map(ToString::to_string),
             draft_vocab: session.draft_vocab(),
             threads: session.compute().pool().threads(),
             temperature: args.temp,

@@ -3,19 +3,30 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use foretoken::models::ModelError;
 use foretoken::{DEFAULT_DRAFT_VOCAB, DraftPolicy, Drafting};
 
-use super::probability;
+use super::{ModelArg, probability};
 
 /// A draft model and what it may say.
 #[derive(Debug, Args)]
 pub struct DraftModelArgs {
-    /// A smaller model of the same vocabulary that drafts for it
-    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT.gguf")]
-    pub draft_model: Option<PathBuf>,
+    /// A smaller model of the same vocabulary that drafts for it: a file or a name
+    #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT")]
+    pub draft_model: Option<ModelArg>,
     /// Let it draft the N most frequent tokens alone, which makes its passes shorter; 0 is its whole vocabulary
     #[arg(long, value_name = "N", requires = "draft_model", default_value_t = DEFAULT_DRAFT_VOCAB)]
     pub draft_vocab: usize,
+}
+
+impl DraftModelArgs {
+    /// The draft model's file, if there is one.
+    ///
+    /// # Errors
+    /// If it is not where it should be.
+    pub fn file(&self) -> Result<Option<PathBuf>, ModelError> {
+        self.draft_model.as_ref().map(ModelArg::file).transpose()
+    }
 }
 
 /// Which drafter to use.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 
-use super::{DraftArgs, DraftModelArgs, ThreadArgs};
+use super::{DraftArgs, DraftModelArgs, ModelArg, ThreadArgs};
 
 /// How log lines are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -24,9 +24,9 @@ pub enum LogFormat {
                   130 ended at once."
 )]
 pub struct ServeArgs {
-    /// The model that answers (GGUF)
-    #[arg(short, long, value_name = "TARGET.gguf")]
-    pub model: PathBuf,
+    /// The model that answers: a GGUF file, or the name of one that was pulled
+    #[arg(short, long, value_name = "TARGET")]
+    pub model: ModelArg,
     #[command(flatten)]
     pub draft: DraftModelArgs,
     #[command(flatten)]

@@ -14,6 +14,7 @@ mod screen;
 mod totals;
 
 use std::io::Write;
+use std::ops::ControlFlow;
 use std::time::Instant;
 
 use anyhow::bail;
@@ -49,13 +50,15 @@ pub fn chat(args: &ChatArgs) -> anyhow::Result<()> {
     while let Some(entered) = input.next(chat.answered)? {
         chat.answered = None;
         match Entry::parse(&entered).and_then(|entry| chat.enter(entry)) {
-            Ok(true) => {}
-            Ok(false) => break,
+            Ok(ControlFlow::Continue(())) => {}
+            Ok(ControlFlow::Break(())) => break,
             Err(error) => match input.place() {
                 None => say(&format!("error: {}\n", crate::one_line(&error))),
-                Some(_) if crate::is_broken_pipe(&error) => return Err(error),
                 Some(place) => return Err(error.context(place)),
             },
+        }
+        if input.is_terminal() {
+            say("\n");
         }
     }
     Ok(())
@@ -121,8 +124,8 @@ impl<'a> Chat<'a> {
         })
     }
 
-    /// Does what was entered; `false` if that is to leave.
-    fn enter(&mut self, entry: Entry) -> anyhow::Result<bool> {
+    /// Does what was entered; breaks off if that is to leave.
+    fn enter(&mut self, entry: Entry) -> anyhow::Result<ControlFlow<()>> {
         match entry {
             Entry::Message(text) => self.answer(self.conversation.ask(text), 0)?,
             Entry::Regenerate => match self.conversation.without_answer() {
@@ -168,9 +171,9 @@ impl<'a> Chat<'a> {
                 }
             }
             Entry::Stats => self.stats()?,
-            Entry::Quit => return Ok(false),
+            Entry::Quit => return Ok(ControlFlow::Break(())),
         }
-        Ok(true)
+        Ok(ControlFlow::Continue(()))
     }
 
     fn system(&self) -> String {
@@ -261,6 +264,7 @@ impl<'a> Chat<'a> {
     fn cut_off(&self, generation: &Generation) -> String {
         let stats = &generation.stats;
         match generation.finish {
+            FinishReason::Stop if generation.text.is_empty() => "note: the answer is empty\n".into(),
             FinishReason::Stop => String::new(),
             FinishReason::Cancelled => "note: stopped; what was said stays in the conversation\n".into(),
             FinishReason::Length => format!("note: cut off after {} tokens (--predict)\n", stats.generated),

@@ -1,9 +1,8 @@
 //! An answer as it grows, and on a terminal a dim line below it that tells what it costs so far.
 //!
-//! The line is redrawn in place and goes away where the text needs its room. The terminal itself remembers where the text ends;
-//! the column is reckoned here too, since near the right edge, where the next character would wrap, that memory is not to be had
-//! alike on all terminals, and nothing is drawn. Characters that a terminal shows wider or narrower than Unicode says can therefore
-//! misplace one on the screen.
+//! The line is redrawn in place, and taken away where the text needs its row. Where the text ends the terminal remembers; but near the
+//! right edge terminals differ in what they remember, so nothing is drawn there, and for that the column is counted here too. A
+//! character that a terminal shows wider or narrower than Unicode says can therefore be misplaced on the screen.
 //!
 //! Not here: what of the text is shown ([`crate::output`]).
 
@@ -72,10 +71,11 @@ impl Screen {
         let Some(line) = &mut self.line else {
             return print(if is_answer { "\n" } else { "" });
         };
-        line.clear();
         if line.column > 0 {
             print("\n")?;
         }
+        // The line, and what a terminal shows of a Ctrl-C.
+        put("\r\x1b[J");
         if self.so_far.tokens > 0 {
             line.leave(&self.so_far.to_string());
         }
@@ -131,7 +131,7 @@ impl std::fmt::Display for SoFar {
         if self.drafted > 0 {
             write!(f, ", {:.2} a round", self.decided as f64 / self.rounds as f64)?;
             let accepted: usize = self.accepted.values().sum();
-            write!(f, ", {accepted} of {} drafted right", self.drafted)?;
+            write!(f, ", accepted {accepted} of {}", self.drafted)?;
             for (at, (source, count)) in self.accepted.iter().enumerate() {
                 let before = if at == 0 { ": " } else { ", " };
                 write!(f, "{before}{} {count}", source.name())?;

@@ -155,7 +155,10 @@ fn commands_change_the_conversation() {
     assert_ne!(hen, short);
     check("hen\n/clear\nhen\n", &[hen.clone(), hen.clone()]);
     check("/system short\nhen\n/new\nhen\n", &[short.clone(), short.clone()]);
-    check("/system short\n/system \"\"\nhen\n/quit\negg\n", &[hen.clone()]);
+    check(
+        "/system short\n/system \"\"\nhen\n/quit\negg\n",
+        std::slice::from_ref(&hen),
+    );
     // Another seed's noise, and so another answer; the next message follows that one.
     let path = file("chat-anew.json");
     let anew = said(args, &format!("hen\n/regenerate\n/save {}\n", path.display()));
@@ -250,7 +253,10 @@ fn what_cannot_be_a_conversation_fails_at_once() {
     for args in ["--drafter model", "-n 0", "-p x", &"--stop x ".repeat(65)] {
         let (code, stdout, stderr) = talk(args, "hen\n");
         assert_eq!((code, stdout.is_empty()), (Some(2), true), "{args}: {stderr}");
-        assert!(stderr.starts_with("error: ") && stderr.contains("--help"), "{stderr}");
+        assert!(
+            stderr.starts_with("error: ") && stderr.contains("--help"),
+            "{stderr}"
+        );
     }
 }
 

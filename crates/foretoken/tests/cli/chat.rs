@@ -277,7 +277,7 @@ fn a_full_context_is_said() {
 }
 
 #[cfg(unix)]
-fn interrupt(child: &std::process::Child) {
+pub fn interrupt(child: &std::process::Child) {
     let kill = Command::new("kill")
         .args(["-INT", &child.id().to_string()])
         .status();

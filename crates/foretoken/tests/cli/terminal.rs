@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::pty::{Winsize, openpty};
 
-use super::chat::chat;
+use super::chat::{chat, interrupt};
 use super::*;
 
 /// A process in a terminal of its own; killed when dropped.
@@ -172,6 +172,20 @@ fn an_interrupt_takes_back_what_is_typed_then_leaves() {
     terminal.press("\x03");
     terminal.wait("> ");
     terminal.press("\x03");
+    assert_eq!(terminal.ended(), Some(0));
+}
+
+#[test]
+fn an_interrupted_answer_is_followed_by_a_prompt() {
+    let mut terminal = Terminal::start(&mut endless("chat --no-history --drafter none"));
+    terminal.enter("hen");
+    // The line below it: the answer has begun.
+    terminal.wait("tokens/s");
+    interrupt(&terminal.child);
+    terminal.wait("note: stopped");
+    terminal.enter("/stats");
+    terminal.wait("finished: cancelled");
+    terminal.enter("/quit");
     assert_eq!(terminal.ended(), Some(0));
 }
 

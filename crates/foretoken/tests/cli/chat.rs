@@ -126,6 +126,21 @@ fn an_answer_does_not_depend_on_what_is_cached() {
 }
 
 #[test]
+fn drafts_change_no_answer_of_a_conversation() {
+    let lines = "the hen and the hen\nand the egg\n/regenerate\nthe hen\n";
+    let args = "-n 30 --temp 0.9 --seed 3";
+    let want = said(&format!("{args} --drafter none"), lines);
+    for drafting in [
+        String::new(),
+        "--drafter suffix --draft-fixed 3".into(),
+        format!("--draft-fixed 4 {}", draft_args()),
+        format!("--drafter model {}", own_draft_args()),
+    ] {
+        assert_eq!(said(&format!("{args} {drafting}"), lines), want, "{drafting}");
+    }
+}
+
+#[test]
 fn a_conversation_is_saved_and_nothing_is_overwritten() {
     let path = file("chat-saved.json");
     let name = path.display();

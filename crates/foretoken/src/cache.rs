@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 /// `$FORETOKEN_CACHE`, or `foretoken` in the user's cache directory; `None` where the system names none.
-pub(crate) fn directory() -> Option<PathBuf> {
+pub fn directory() -> Option<PathBuf> {
     first_of([
         ("FORETOKEN_CACHE", ""),
         ("XDG_CACHE_HOME", "foretoken"),

@@ -2,6 +2,7 @@
 //!
 //! Not here: what the commands do.
 
+mod chat;
 mod drafting;
 mod models;
 mod serving;
@@ -13,6 +14,7 @@ use clap::{Args, CommandFactory, Parser, Subcommand};
 use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
 use foretoken::{SamplerParams, Token};
 
+pub use chat::ChatArgs;
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
 pub use models::{ModelArg, ModelsArgs, PullArgs};
 pub use serving::{LogFormat, ServeArgs};
@@ -29,6 +31,8 @@ pub struct Cli {
 pub enum Command {
     /// Answer a prompt
     Run(Box<RunArgs>),
+    /// Talk with a model
+    Chat(Box<ChatArgs>),
     /// Serve a model to many clients at once (OpenAI's API)
     Serve(Box<ServeArgs>),
     /// Fetch a model file, by a name, from the hub or a URL
@@ -322,6 +326,7 @@ impl Cli {
         let cli = Self::parse();
         let checked = match &cli.command {
             Command::Run(run) => run.check().map_err(|error| ("run", error)),
+            Command::Chat(chat) => chat.check().map_err(|error| ("chat", error)),
             Command::Serve(serve) => serve
                 .check()
                 .map_err(|message| ("serve", (ErrorKind::ArgumentConflict, message))),
@@ -347,10 +352,7 @@ pub fn usage_error(subcommand: &str, kind: ErrorKind, message: impl std::fmt::Di
 impl RunArgs {
     /// What clap's own rules cannot say.
     fn check(&self) -> Result<(), (ErrorKind, String)> {
-        if self.stop.len() > MAX_STOPS {
-            let message = format!("--stop is given {} times, at most {MAX_STOPS}", self.stop.len());
-            return Err((ErrorKind::TooManyValues, message));
-        }
+        check_stops(&self.stop)?;
         if self.drafting.drafter == DrafterName::None && self.force_accept.is_some() {
             let message = "--force-accept has no effect with --drafter none".to_string();
             return Err((ErrorKind::ArgumentConflict, message));
@@ -359,22 +361,31 @@ impl RunArgs {
             .check(&self.draft)
             .map_err(|message| (ErrorKind::ArgumentConflict, message))
     }
+}
 
+impl SamplingArgs {
     /// How tokens are drawn.
-    pub fn sampler(&self) -> SamplerParams {
-        let args = &self.sampling;
+    pub fn params(&self) -> SamplerParams {
         SamplerParams {
-            temperature: args.temp,
-            top_k: args.top_k,
-            top_p: args.top_p,
-            min_p: args.min_p,
-            repeat_penalty: args.repeat_penalty,
-            presence_penalty: args.presence_penalty,
-            frequency_penalty: args.frequency_penalty,
-            logit_bias: args.logit_bias.clone(),
+            temperature: self.temp,
+            top_k: self.top_k,
+            top_p: self.top_p,
+            min_p: self.min_p,
+            repeat_penalty: self.repeat_penalty,
+            presence_penalty: self.presence_penalty,
+            frequency_penalty: self.frequency_penalty,
+            logit_bias: self.logit_bias.clone(),
             ..SamplerParams::default()
         }
     }
+}
+
+fn check_stops(stops: &[String]) -> Result<(), (ErrorKind, String)> {
+    if stops.len() > MAX_STOPS {
+        let message = format!("--stop is given {} times, at most {MAX_STOPS}", stops.len());
+        return Err((ErrorKind::TooManyValues, message));
+    }
+    Ok(())
 }
 
 fn number(text: &str, allowed: impl Fn(f32) -> bool, range: &str) -> Result<f32, String> {

@@ -30,6 +30,7 @@ pub use foretoken_kernels as kernels;
 pub use foretoken_model as model;
 pub use foretoken_spec as spec;
 
+pub use cache::directory as cache_directory;
 pub use costs::{pass_costs, pass_seconds};
 pub use foretoken_engine::{DraftPolicy, Engine, FinishReason, Fragment, GenerationRequest, Progress, Stats};
 pub use foretoken_model::{ChatTemplate, CpuModel, Message, Special, Tokenizer};

@@ -5,8 +5,11 @@
 #![forbid(unsafe_code)]
 
 mod bench;
+mod chat;
 mod cli;
 mod inspect;
+mod interrupt;
+mod output;
 mod predict;
 mod pull;
 mod report;
@@ -22,6 +25,7 @@ use cli::{Cli, Command};
 fn main() -> ExitCode {
     let done = match Cli::from_process().command {
         Command::Run(args) => run::run(&args),
+        Command::Chat(args) => chat::chat(&args),
         Command::Serve(args) => serve::serve(&args),
         Command::Pull(args) => pull::pull(&args),
         Command::Models(args) => pull::models(&args),
@@ -52,13 +56,7 @@ fn one_line(error: &anyhow::Error) -> String {
             line = format!("{line}: {cause}");
         }
     }
-    line.chars()
-        .map(|c| match c {
-            '\n' | '\t' => " ".to_string(),
-            c if c.is_control() => c.escape_default().to_string(),
-            c => c.to_string(),
-        })
-        .collect()
+    output::escape(&line.replace(['\n', '\t'], " ")).into_owned()
 }
 
 /// Whoever read the output wants no more of it: no fault.

@@ -1,4 +1,4 @@
-//! What a run cost, as JSON and as sentences.
+//! What an answer cost, as JSON and as sentences.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -7,12 +7,15 @@ use foretoken::engine::{NO_DRAFTER, SpeculationReport, Timings};
 use foretoken::{Drafting, Generation, SamplerParams, Session, Stats};
 use serde::Serialize;
 
-use crate::cli::RunArgs;
+use crate::cli::{DraftArgs, DraftModelArgs, ModelArg, SamplingArgs};
 use crate::run::peak_bytes;
 
-/// All that a run has to tell.
+/// All that there is to tell of an answer.
 pub struct Report<'a> {
-    pub args: &'a RunArgs,
+    pub model: &'a ModelArg,
+    pub draft: &'a DraftModelArgs,
+    pub drafting: &'a DraftArgs,
+    pub sampling: &'a SamplingArgs,
     pub seed: u64,
     pub session: &'a Session,
     pub generation: &'a Generation,
@@ -62,10 +65,10 @@ impl Report<'_> {
             stats,
         } = self.generation;
         let load = self.session.load_report();
-        let params = self.args.sampler();
+        let params = self.sampling.params();
         Json {
-            model: self.args.model.to_string(),
-            draft: self.args.draft.draft_model.as_ref().map(ToString::to_string),
+            model: self.model.to_string(),
+            draft: self.draft.draft_model.as_ref().map(ToString::to_string),
             draft_vocab: self.session.draft_vocab(),
             seed: self.seed,
             sampling: Sampling::from(params),
@@ -94,11 +97,12 @@ impl Report<'_> {
         let load = self.session.load_report();
         writeln!(out)?;
         writeln!(out, "finished: {} (seed {})", finish.as_str(), self.seed)?;
-        writeln!(
-            out,
-            "prompt:  {}",
-            speed(stats.prompt_tokens, stats.prompt, "tokens")
-        )?;
+        let computed = stats.prompt_tokens - stats.cached_tokens;
+        write!(out, "prompt:  {}", speed(computed, stats.prompt, "tokens"))?;
+        match stats.cached_tokens {
+            0 => writeln!(out)?,
+            cached => writeln!(out, ", and {cached} from the cache")?,
+        }
         writeln!(
             out,
             "decoded: {}",
@@ -109,7 +113,7 @@ impl Report<'_> {
             )
         )?;
         writeln!(out)?;
-        let policy = self.args.drafting.policy();
+        let policy = self.drafting.policy();
         let longest = if spec.drafter.is_some() {
             policy.fixed.unwrap_or(policy.max)
         } else {
@@ -131,7 +135,7 @@ impl Report<'_> {
         writeln!(
             out,
             "  prompt eval {}",
-            speed(stats.prompt_tokens, stats.target.prompt, "tokens")
+            speed(computed, stats.target.prompt, "tokens")
         )?;
         writeln!(
             out,
@@ -143,10 +147,10 @@ impl Report<'_> {
             "  sample      {}",
             speed(spec.decided + 1, stats.target.sample, "tokens")
         )?;
-        if self.args.drafting.drafting() != Drafting::None {
+        if self.drafting.drafting() != Drafting::None {
             writeln!(out, "draft:")?;
         }
-        if self.args.draft.draft_model.is_some() {
+        if self.draft.draft_model.is_some() {
             let draft = &stats.draft;
             writeln!(out, "  load        {}", speed(0, load.draft, ""))?;
             writeln!(
@@ -165,7 +169,7 @@ impl Report<'_> {
                 speed(spec.proposed, draft.sample, "tokens")
             )?;
         }
-        if self.args.drafting.drafting() != Drafting::None {
+        if self.drafting.drafting() != Drafting::None {
             writeln!(
                 out,
                 "  all         {}",

@@ -4,36 +4,26 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::path::Path;
-use std::sync::{Arc, OnceLock};
 
-use anstyle::{AnsiColor, Style};
 use anyhow::{Context, bail};
 use clap::error::ErrorKind;
 use foretoken::spec::Token;
-use foretoken::{
-    Cancel, GenerationRequest, Loading, Message, Progress, Sampler, Session, SessionOptions, Tokenizer,
-};
+use foretoken::{GenerationRequest, Loading, Message, Sampler, Session, SessionOptions};
 use indicatif::{ProgressBar, ProgressStyle};
 
 use crate::cli::{RunArgs, usage_error};
+use crate::interrupt::Interrupt;
+use crate::output::{self, Output};
 use crate::report;
 use crate::trace::Trace;
 
 /// More than any context holds.
-const MAX_PROMPT_BYTES: u64 = 64 << 20;
-
-/// What shells report of a process that SIGINT ended.
-const INTERRUPTED: i32 = 130;
+pub const MAX_PROMPT_BYTES: u64 = 64 << 20;
 
 /// Runs the command.
 pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     let prompt = read_prompt(args)?;
-    let seed = match args.sampling.seed {
-        Some(seed) => seed,
-        None => getrandom::u32()
-            .context("the system gave no random number for a seed")?
-            .into(),
-    };
+    let seed = seed(args.sampling.seed)?;
     let options = SessionOptions {
         drafting: args.drafting.drafting(),
         draft_model: args.draft.file()?,
@@ -55,29 +45,33 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
         }
         None => None,
     };
-    let request = GenerationRequest {
+    let mut request = GenerationRequest {
         grammar,
         prompt: encode(&session, args, prompt)?,
-        sampler: args.sampler(),
+        sampler: args.sampling.params(),
         key: Sampler::key(seed, 0),
         max_tokens: usize::try_from(args.predict).ok(),
         stops: args.stop.clone(),
-        cancel: interrupt.cancel.clone(),
         ..GenerationRequest::default()
     };
 
-    let output = Output::new(args, &session);
+    let output = (!args.json).then(|| Output::new(args.show_draft, &session));
     let mut trace = args.trace.as_deref().map(Trace::create).transpose()?;
     let mut broken = None;
-    interrupt.start(session.draft_cancel());
+    let cancel = interrupt.start(session.draft_cancel());
+    request.cancel = cancel.clone();
     let generation = session.generate(request, |progress| {
         let traced = match (&mut trace, &progress.round) {
             (Some(trace), Some(round)) => trace.write(None, round),
             _ => Ok(()),
         };
-        if let Err(error) = traced.and_then(|()| Ok(output.show(progress)?)) {
+        let shown = traced.and_then(|()| match &output {
+            Some(shown) => Ok(output::print(&shown.render(progress))?),
+            None => Ok(()),
+        });
+        if let Err(error) = shown {
             broken.get_or_insert(error);
-            interrupt.cancel.cancel();
+            cancel.cancel();
         }
     })?;
     if let Some(error) = broken {
@@ -86,9 +80,11 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if let Some(trace) = trace {
         trace.finish()?;
     }
-    output.end()?;
     let report = report::Report {
-        args,
+        model: &args.model,
+        draft: &args.draft,
+        drafting: &args.drafting,
+        sampling: &args.sampling,
         seed,
         session: &session,
         generation: &generation,
@@ -96,48 +92,26 @@ pub fn run(args: &RunArgs) -> anyhow::Result<()> {
     if args.json {
         writeln!(std::io::stdout(), "{}", serde_json::to_string(&report.json())?)?;
     } else {
+        // A last newline, where a person reads.
+        output::print("\n")?;
         // Nobody to read it is no fault.
         let _ = write!(std::io::stderr(), "{}", report.text());
     }
     Ok(())
 }
 
-/// Ctrl-C: once ends the generation with its statistics, twice the process.
-struct Interrupt {
-    cancel: Cancel,
-    /// What else to stop; empty until there is a generation.
-    generation: Arc<OnceLock<Option<Cancel>>>,
-}
-
-impl Interrupt {
-    fn install() -> anyhow::Result<Self> {
-        let this = Self {
-            cancel: Cancel::default(),
-            generation: Arc::default(),
-        };
-        let (cancel, generation) = (this.cancel.clone(), this.generation.clone());
-        ctrlc::set_handler(move || match generation.get() {
-            Some(draft) if !cancel.is_cancelled() => {
-                cancel.cancel();
-                draft.iter().for_each(Cancel::cancel);
-            }
-            // Before the generation there is nothing to report, and whoever asks twice does not want it.
-            _ => {
-                let _ = writeln!(std::io::stderr(), "interrupted");
-                std::process::exit(INTERRUPTED)
-            }
-        })
-        .context("cannot handle Ctrl-C")?;
-        Ok(this)
-    }
-
-    /// From here on there is something to report.
-    fn start(&self, draft: Option<Cancel>) {
-        self.generation.set(draft).expect("a process generates once");
+/// The seed that was given, or one that the system draws.
+pub fn seed(given: Option<u64>) -> anyhow::Result<u64> {
+    match given {
+        Some(seed) => Ok(seed),
+        None => Ok(getrandom::u32()
+            .context("the system gave no random number for a seed")?
+            .into()),
     }
 }
 
-fn load(options: &SessionOptions) -> anyhow::Result<Session> {
+/// Loads what the options name, and shows on a terminal how far it is.
+pub fn load(options: &SessionOptions) -> anyhow::Result<Session> {
     let style = ProgressStyle::with_template("{msg:<20} {wide_bar} {bytes}/{total_bytes}")
         .expect("it is well-formed");
     let mut bar: Option<(Loading, ProgressBar)> = None;
@@ -201,7 +175,8 @@ fn read_schema(path: &Path) -> anyhow::Result<serde_json::Value> {
     serde_json::from_str(&text).with_context(|| format!("{name}: not JSON"))
 }
 
-fn read_text(source: impl Read, name: &str) -> anyhow::Result<String> {
+/// The text of a source that errors call `name`.
+pub fn read_text(source: impl Read, name: &str) -> anyhow::Result<String> {
     let mut bytes = Vec::new();
     source
         .take(MAX_PROMPT_BYTES + 1)
@@ -240,122 +215,6 @@ fn encode(session: &Session, args: &RunArgs, prompt: String) -> anyhow::Result<V
     }
     let messages: Vec<Message> = system.chain([message("user", prompt)]).collect();
     Ok(session.chat(&messages)?)
-}
-
-/// How a token is shown with `--show-draft`.
-#[derive(Clone, Copy)]
-enum Mark {
-    Accepted,
-    Rejected,
-}
-
-impl Mark {
-    fn style(self) -> Style {
-        match self {
-            Self::Accepted => Style::new().fg_color(Some(AnsiColor::Green.into())).underline(),
-            Self::Rejected => Style::new().fg_color(Some(AnsiColor::Red.into())).strikethrough(),
-        }
-    }
-
-    /// What stands around the text where there are no styles.
-    fn brackets(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Accepted => ("[", "]"),
-            Self::Rejected => ("~~", "~~"),
-        }
-    }
-}
-
-/// Where the text goes.
-enum Output {
-    /// `--json`: nowhere yet.
-    Silent,
-    Plain,
-    Marked {
-        styles: bool,
-        tokenizer: Arc<Tokenizer>,
-    },
-}
-
-impl Output {
-    fn new(args: &RunArgs, session: &Session) -> Self {
-        if args.json {
-            return Self::Silent;
-        }
-        if !args.show_draft {
-            return Self::Plain;
-        }
-        // Respects NO_COLOR and whether standard output is a terminal.
-        let styles = anstream::AutoStream::choice(&std::io::stdout()) != anstream::ColorChoice::Never;
-        let output = Self::Marked {
-            styles,
-            tokenizer: session.tokenizer().clone(),
-        };
-        let (accepted, rejected) = (
-            output.marked(Mark::Accepted, "accepted"),
-            output.marked(Mark::Rejected, "rejected"),
-        );
-        let _ = writeln!(
-            anstream::stderr(),
-            "drafts: {accepted} {rejected}; the rest is the target's own"
-        );
-        output
-    }
-
-    fn show(&self, progress: &Progress) -> std::io::Result<()> {
-        let mut text = String::new();
-        match self {
-            Self::Silent => return Ok(()),
-            Self::Plain => text.extend(progress.text.iter().map(|fragment| fragment.text.as_str())),
-            Self::Marked { tokenizer, .. } => {
-                let mut fragments = progress.text.iter().map(|fragment| match fragment.source {
-                    Some(_) => self.marked(Mark::Accepted, &fragment.text),
-                    None => fragment.text.clone(),
-                });
-                // Rejected tokens stood where the target's own last token stands now: before it.
-                let own = progress
-                    .text
-                    .last()
-                    .is_some_and(|fragment| fragment.source.is_none());
-                let before = progress.text.len() - usize::from(own);
-                text.extend(fragments.by_ref().take(before));
-                if !progress.rejected.is_empty() {
-                    let bytes: Vec<u8> = progress
-                        .rejected
-                        .iter()
-                        .flat_map(|&token| tokenizer.bytes(token))
-                        .copied()
-                        .collect();
-                    text.push_str(&self.marked(Mark::Rejected, &String::from_utf8_lossy(&bytes)));
-                }
-                text.extend(fragments);
-            }
-        }
-        if text.is_empty() {
-            return Ok(());
-        }
-        let mut stdout = std::io::stdout().lock();
-        stdout.write_all(text.as_bytes())?;
-        stdout.flush()
-    }
-
-    fn marked(&self, mark: Mark, text: &str) -> String {
-        match self {
-            Self::Marked { styles: true, .. } => format!("{style}{text}{style:#}", style = mark.style()),
-            _ => {
-                let (open, close) = mark.brackets();
-                format!("{open}{text}{close}")
-            }
-        }
-    }
-
-    /// A last newline, where a person reads.
-    fn end(&self) -> std::io::Result<()> {
-        match self {
-            Self::Silent => Ok(()),
-            _ => writeln!(std::io::stdout()),
-        }
-    }
 }
 
 /// The largest memory that this process held, mapped files included; `None` where the system does not say.

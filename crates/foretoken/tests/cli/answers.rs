@@ -334,7 +334,7 @@ fn a_draft_model_that_computes_nonsense_turns_drafting_off() {
 
 #[test]
 fn a_closed_output_ends_quietly() {
-    let mut child = endless()
+    let mut child = endless("run -p hen")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()
@@ -345,31 +345,10 @@ fn a_closed_output_ends_quietly() {
     assert_eq!(String::from_utf8_lossy(&output.stderr), "");
 }
 
-/// A run that only an interrupt ends: a long context, and no token that ends it.
-fn endless() -> Command {
-    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
-        .join(format!("cli-endless-{:?}.gguf", std::thread::current().id()));
-    TinyModel {
-        context_length: 1 << 20,
-        ..TinyModel::llama()
-    }
-    .write(&path)
-    .unwrap();
-    let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
-    let mut command = foretoken([
-        "run", "-p", "hen", "-n", "-1", "-c", "200000", "--temp", "1", "-m",
-    ]);
-    command.arg(path);
-    for token in tokenizer.end_of_generation() {
-        command.args(["--logit-bias", &format!("{token}=-inf")]);
-    }
-    command
-}
-
 #[cfg(unix)]
 #[test]
 fn an_interrupt_ends_with_statistics() {
-    let mut child = endless()
+    let mut child = endless("run -p hen")
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()

@@ -2,6 +2,9 @@
 //! which has all that a real one has, and over SmolLM2 where it is there.
 
 mod answers;
+mod chat;
+#[cfg(unix)]
+mod terminal;
 mod tools;
 
 use std::collections::BTreeSet;
@@ -10,11 +13,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::OnceLock;
 
-use foretoken::Tokenizer;
 use foretoken::gguf::Gguf;
 use foretoken::gguf::testing::real_model;
 use foretoken::gguf::{Array, Value as GgufValue};
 use foretoken::model::testing::{TinyModel, write};
+use foretoken::{Special, Tokenizer};
 use serde_json::Value;
 
 /// Tiny model files: a target, a draft for it that says other things, and the first half of a file.
@@ -89,4 +92,36 @@ fn own_draft_args() -> String {
 
 fn keys(value: &Value) -> BTreeSet<String> {
     value.as_object().unwrap().keys().cloned().collect()
+}
+
+/// `args` over a model whose answers only an interrupt ends: a long context, and no token that ends one.
+fn endless(args: &str) -> Command {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR"))
+        .join(format!("cli-endless-{:?}.gguf", std::thread::current().id()));
+    TinyModel {
+        context_length: 1 << 20,
+        ..TinyModel::llama()
+    }
+    .write(&path)
+    .unwrap();
+    let tokenizer = Tokenizer::from_gguf(&Gguf::open(&path).unwrap()).unwrap();
+    let mut command = foretoken(args.split_whitespace());
+    command
+        .args(["-n", "-1", "-c", "200000", "--temp", "1", "-m"])
+        .arg(path);
+    for token in tokenizer.end_of_generation() {
+        command.args(["--logit-bias", &format!("{token}=-inf")]);
+    }
+    command
+}
+
+/// Options that leave a model over the tiny target nothing to say but the one token of this text.
+fn only(text: &str) -> String {
+    let tokenizer = Tokenizer::from_gguf(&Gguf::open(&files().target).unwrap()).unwrap();
+    let wanted = tokenizer.encode(text, Special::Text);
+    assert_eq!(wanted.len(), 1, "{text:?}");
+    let others = (0..tokenizer.vocab_size() as u32).filter(|token| *token != wanted[0]);
+    others
+        .map(|token| format!("--logit-bias {token}=-inf "))
+        .collect()
 }

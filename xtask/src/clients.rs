@@ -113,7 +113,10 @@ pub fn soak(args: &SoakArgs) -> Result<()> {
         "72M",
     ];
     // Drafts where they pay, and then in every round.
-    for (name, drafts) in [("together.json", &[][..]), ("fixed.json", &["--draft-fixed", "4"][..])] {
+    for (name, drafts) in [
+        ("together.json", &[][..]),
+        ("fixed.json", &["--draft-fixed", "4"][..]),
+    ] {
         let together = dir()?.join(name);
         let server = Server::start(&foretoken, &[&crowded[..], drafts].concat())?;
         let seen = soak("together", &server, &[&count, prompts, &text(&together)])?;

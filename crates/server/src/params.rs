@@ -42,6 +42,8 @@ pub(crate) struct Params {
     pub stream: Option<StreamOptions>,
     /// The ids of the tokens, too.
     pub token_ids: bool,
+    /// What was drafted in each round, too.
+    pub return_drafts: bool,
 }
 
 /// What a stream tells besides text.
@@ -150,6 +152,7 @@ impl Params {
             drafts: drafts(fields, served)?,
             stream,
             token_ids: fields.take("return_token_ids")?.unwrap_or(false),
+            return_drafts: fields.take("return_drafts")?.unwrap_or(false),
         })
     }
 

@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use foretoken_engine::{FinishReason, SpeculationReport, Stats, Timings};
-use foretoken_spec::{LogProbs, Token};
+use foretoken_engine::{FinishReason, Progress, RoundFigures, SpeculationReport, Stats, Timings};
+use foretoken_spec::{LogProbs, Source, Token};
 use serde_json::{Map, Value, json};
 
 use crate::generation::Answer;
@@ -28,6 +28,7 @@ pub(crate) struct Shape {
     choices: usize,
     logprobs: bool,
     token_ids: bool,
+    drafts: bool,
 }
 
 /// Tokens that were used.
@@ -56,6 +57,7 @@ impl Shape {
             choices: params.choices,
             logprobs,
             token_ids: params.token_ids,
+            drafts: params.return_drafts,
         }
     }
 
@@ -86,6 +88,9 @@ impl Shape {
             );
             if self.token_ids {
                 fields.insert("token_ids".into(), json!(answer.tokens));
+            }
+            if let Some(drafts) = self.drafts(&answer.rounds) {
+                fields.insert("drafts".into(), drafts);
             }
             usage.completion += answer.tokens.len();
             if let Some((finish, stats)) = &answer.end {
@@ -130,10 +135,11 @@ impl Shape {
         text: &str,
         tokens: &[Token],
         logprobs: &[LogProbs],
+        drafts: Option<Value>,
         offset: &mut usize,
     ) -> Option<Value> {
         let ids = self.token_ids && !tokens.is_empty();
-        if text.is_empty() && logprobs.is_empty() && !ids {
+        if text.is_empty() && logprobs.is_empty() && !ids && drafts.is_none() {
             return None;
         }
         let mut choice = match self.kind {
@@ -144,6 +150,9 @@ impl Shape {
         fields.insert("logprobs".into(), self.logprobs(tokens, logprobs, offset));
         if self.token_ids {
             fields.insert("token_ids".into(), json!(tokens));
+        }
+        if let Some(drafts) = drafts {
+            fields.insert("drafts".into(), drafts);
         }
         Some(self.chunk(choice))
     }
@@ -205,6 +214,28 @@ impl Shape {
                 "rejected_prediction_tokens": 0,
             },
         })
+    }
+
+    /// Whose text each of these rounds brought, and what they rejected; `None` if the request did not ask for it.
+    pub fn drafts(&self, rounds: &[Progress]) -> Option<Value> {
+        let tokenizer = self.served.prompts.tokenizer();
+        let round = |progress: &Progress| {
+            let text = progress.text.iter();
+            let text: Vec<Value> = text
+                .map(|fragment| json!({"text": fragment.text, "source": fragment.source.map(Source::name)}))
+                .collect();
+            let rejected = progress.rejected.iter();
+            let rejected: Vec<u8> = rejected
+                .flat_map(|&token| tokenizer.bytes(token))
+                .copied()
+                .collect();
+            json!({
+                "text": text,
+                "rejected": String::from_utf8_lossy(&rejected),
+                "round": progress.round.as_ref().map(RoundFigures::new),
+            })
+        };
+        self.drafts.then(|| rounds.iter().map(round).collect())
     }
 
     fn add_statistics(&self, fields: &mut Map<String, Value>, stats: &Stats) {

@@ -83,10 +83,11 @@ impl Streaming {
                     .collect();
                 let tokens: Vec<_> = progress.tokens.iter().map(|token| token.token).collect();
                 self.usage.completion += tokens.len();
+                let drafts = self.shape.drafts(std::slice::from_ref(&progress));
                 let offset = &mut self.offsets[choice];
-                if let Some(chunk) = self
-                    .shape
-                    .next(choice, &text, &tokens, &progress.logprobs, offset)
+                if let Some(chunk) =
+                    self.shape
+                        .next(choice, &text, &tokens, &progress.logprobs, drafts, offset)
                 {
                     self.push(chunk);
                 }

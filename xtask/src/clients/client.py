@@ -86,6 +86,12 @@ def test_drafts_change_nothing():
         assert drafted.choices[0].model_extra["token_ids"] == plain.choices[0].model_extra["token_ids"]
 
 
+def test_drafts_are_told():
+    told = ask(max_tokens=40, temperature=0, extra_body={"return_drafts": True}).choices[0]
+    pieces = [piece["text"] for round in told.model_extra["drafts"] for piece in round["text"]]
+    assert "".join(pieces) == told.message.content
+
+
 def test_stops():
     whole = ask(max_tokens=30, temperature=0).choices[0].message.content
     stop = whole[6:8]

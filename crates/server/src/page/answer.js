@@ -13,7 +13,8 @@ function element(name, className) {
 /** What was rejected, on one line. */
 function onOneLine(text) {
   const shown = text.replace(/\r?\n/g, "↵").replace(/\t/g, "⇥");
-  return shown.trim() ? shown : shown.replace(/ /g, "␣");
+  // A space that is struck through would look like a dash.
+  return shown.trim() || "␣".repeat(shown.length);
 }
 
 export class Answer {

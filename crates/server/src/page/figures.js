@@ -24,11 +24,10 @@ class Counts {
   decided = 0;
   drafted = 0;
   accepted = 0;
+  /** Of all rounds. */
+  seconds = 0;
   #first = null;
   #last = null;
-  /** Tokens that plain decoding would have had in the time of the rounds that had a forecast, and theirs. */
-  #plain = 0;
-  #forecast = 0;
 
   add(round, tokens, now) {
     this.tokens = tokens;
@@ -39,10 +38,7 @@ class Counts {
     this.decided += round.tokens;
     this.drafted += round.rows - 1;
     this.accepted += round.accepted;
-    if (round.plain_tps) {
-      this.#plain += round.plain_tps * (round.draft_s + round.pass_s);
-      this.#forecast += round.tokens;
-    }
+    this.seconds += round.draft_s + round.pass_s;
   }
 
   /** Tokens per second after the first one. */
@@ -50,23 +46,22 @@ class Counts {
     const seconds = this.#first && (this.#last.now - this.#first.now) / 1000;
     return seconds ? (this.#last.tokens - this.#first.tokens) / seconds : NaN;
   }
-  get gain() {
-    return this.#forecast / this.#plain;
+  /** How many times as fast as tokens that take so long each. */
+  gain(plainSeconds) {
+    return this.drafted ? (this.decided * plainSeconds) / this.seconds : NaN;
   }
   get perRound() {
     return this.decided / this.rounds;
   }
-  get acceptance() {
-    return this.accepted / this.drafted;
-  }
 
   /** In a few words. */
-  toString() {
+  words(plainSeconds) {
     const parts = [count(this.tokens, "token")];
     if (Number.isFinite(this.rate)) parts.push(`${fixed(this.rate)} tokens/s`);
     if (this.rounds) parts.push(`${fixed(this.perRound)} tokens per round`);
     if (this.drafted) parts.push(`${this.accepted} of ${count(this.drafted, "draft")} accepted`);
-    if (this.drafted && Number.isFinite(this.gain)) parts.push(`${fixed(this.gain, 2)} times plain decoding`);
+    const gain = this.gain(plainSeconds);
+    if (Number.isFinite(gain)) parts.push(`${fixed(gain, 2)} times plain decoding`);
     return parts.join(" · ");
   }
 }
@@ -78,8 +73,10 @@ export class Figures {
   /** Over the whole conversation: rounds with a draft, and how many of them accepted a token at depth 1, 2, … */
   #drafts = 0;
   #perPosition = [];
-  /** Of rounds by rows: how many, and what their passes took, in plain tokens. */
+  /** Of rounds by rows: how many, and the seconds of their passes. */
   #passes = new Map();
+  /** Tokens per second of plain decoding, as the controller saw it last. */
+  #plainRate = NaN;
   #cost = [];
   #timer = null;
 
@@ -119,10 +116,9 @@ export class Figures {
       if (this.#latest.length > PLOTTED_ROUNDS) this.#latest.shift();
       this.#drafts += round.rows > 1;
       for (let at = 0; at < round.accepted; at++) this.#perPosition[at] = (this.#perPosition[at] ?? 0) + 1;
-      if (round.plain_tps) {
-        const [passes, sum] = this.#passes.get(round.rows) ?? [0, 0];
-        this.#passes.set(round.rows, [passes + 1, sum + round.plain_tps * round.pass_s]);
-      }
+      const [passes, sum] = this.#passes.get(round.rows) ?? [0, 0];
+      this.#passes.set(round.rows, [passes + 1, sum + round.pass_s]);
+      this.#plainRate = round.plain_tps ?? this.#plainRate;
     }
     this.#soon();
   }
@@ -130,7 +126,14 @@ export class Figures {
   /** The answer is over: what to say of it. */
   end() {
     this.#draw();
-    return this.#counts.toString();
+    this.#document.getElementById("strip").textContent = "";
+    return this.#counts.words(this.#plainSeconds);
+  }
+
+  /** Seconds of a token without drafts: as rounds without one took, or as the controller has it. */
+  get #plainSeconds() {
+    const [passes, sum] = this.#passes.get(1) ?? [0, 0];
+    return passes ? sum / passes : 1 / this.#plainRate;
   }
 
   #soon() {
@@ -143,21 +146,22 @@ export class Figures {
     const counts = this.#counts;
     const set = (id, text) => (this.#document.getElementById(id).textContent = text);
     set("rate", fixed(counts.rate));
-    set("gain", counts.drafted ? fixed(counts.gain, 2) : "–");
+    set("gain", fixed(counts.gain(this.#plainSeconds), 2));
     set("per-round", fixed(counts.perRound, 2));
     set("accepted", counts.drafted ? `${counts.accepted} of ${counts.drafted}` : "–");
-    set("strip", counts.rounds ? counts.toString() : "");
+    set("strip", counts.rounds ? counts.words(this.#plainSeconds) : "");
     this.#document.getElementById("no-rounds").hidden = this.#latest.length > 0;
     const rounds = this.#document.getElementById("rounds");
-    rounds.replaceChildren(...this.#latest.slice(-SHOWN_ROUNDS).reverse().map((round) => this.#item(round)));
+    rounds.replaceChildren(...grouped(this.#latest).slice(-SHOWN_ROUNDS).reverse().map((group) => this.#item(...group)));
     const plot = (id, children) => this.#document.getElementById(id).replaceChildren(...children);
     plot("rounds-plot", roundsPlot(this.#latest, PLOTTED_ROUNDS));
-    const seen = [...this.#passes].map(([rows, [passes, sum]]) => ({ rows, passes, cost: sum / passes }));
+    const one = this.#plainSeconds;
+    const seen = [...this.#passes].map(([rows, [passes, sum]]) => ({ rows, passes, cost: sum / passes / one })).filter((of) => of.cost > 0);
     plot("cost-plot", costPlot(this.#cost, seen));
     plot("acceptance-plot", acceptancePlot(this.#perPosition, this.#drafts));
   }
 
-  #item(round) {
+  #item(round, times) {
     const item = this.#document.createElement("li");
     item.value = round.number;
     const line = (name, text) => {
@@ -167,10 +171,21 @@ export class Figures {
     };
     const drafters = Object.entries(round.drafted).map(([name, n]) => `${name} ${n}`);
     const drafted = round.rows - 1;
-    line("b", drafted ? `${drafters.join(", ")}: ${round.accepted} accepted` : "plain");
+    line("b", drafted ? `${drafters.join(", ")}: ${round.accepted} accepted` : count(times, "plain round"));
     line("span", drafted ? expected(round) : PLAIN[round.plain] ?? "nothing was drafted");
     return item;
   }
+}
+
+/** Rounds, plain ones for the same reason together: the last of each group, and how many they are. */
+function grouped(rounds) {
+  const groups = [];
+  for (const round of rounds) {
+    const last = groups.at(-1);
+    if (last && round.rows === 1 && last[0].rows === 1 && last[0].plain === round.plain) groups.splice(-1, 1, [round, last[1] + 1]);
+    else groups.push([round, 1]);
+  }
+  return groups;
 }
 
 /** Why there was a draft. */

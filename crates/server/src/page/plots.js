@@ -77,7 +77,7 @@ export function costPlot(points, seen) {
   const most = measured.at(-1).rows;
   const shown = seen.filter((of) => of.rows <= most);
   const highest = Math.max(2, ...measured.map((p) => p.cost), ...shown.map((of) => Math.min(of.cost, 8))) * 1.05;
-  const [left, right, top, bottom] = [26, WIDTH - 6, 8, 128];
+  const [left, right, top, bottom] = [24, WIDTH - 10, 8, 128];
   const x = (rows) => left + ((rows - 1) / (most - 1)) * (right - left);
   const y = (cost) => bottom - (Math.min(cost, highest) / highest) * (bottom - top);
   const every = Math.max(1, Math.ceil(highest / 5));
@@ -114,7 +114,7 @@ export function costPlot(points, seen) {
 export function acceptancePlot(perPosition, drafts) {
   if (!drafts) return [note("How often the first, second, third … token of a draft is accepted appears here.")];
   const shares = Array.from({ length: Math.max(4, perPosition.length) }, (_, at) => (perPosition[at] ?? 0) / drafts);
-  const [left, right, top, bottom] = [34, WIDTH - 6, 16, 116];
+  const [left, right, top, bottom] = [42, WIDTH - 4, 16, 116];
   const step = (right - left) / shares.length;
   const y = (share) => bottom - share * (bottom - top);
   const percent = (share) => `${Math.round(100 * share)} %`;

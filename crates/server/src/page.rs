@@ -15,44 +15,50 @@ use crate::error::ApiError;
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'";
 
+const HTML: &str = "text/html; charset=utf-8";
+const CSS: &str = "text/css; charset=utf-8";
 const JAVASCRIPT: &str = "text/javascript; charset=utf-8";
 
-/// Names, content types and contents.
-const FILES: [(&str, &str, &str); 7] = [
-    (
-        "page.css",
-        "text/css; charset=utf-8",
-        include_str!("page/page.css"),
-    ),
-    ("page.js", JAVASCRIPT, include_str!("page/page.js")),
-    ("api.js", JAVASCRIPT, include_str!("page/api.js")),
-    ("answer.js", JAVASCRIPT, include_str!("page/answer.js")),
-    ("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
-    ("plots.js", JAVASCRIPT, include_str!("page/plots.js")),
-    ("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
+/// A file under `/page/`.
+struct File {
+    name: &'static str,
+    /// Its content type.
+    kind: &'static str,
+    text: &'static str,
+}
+
+const fn file_of(name: &'static str, kind: &'static str, text: &'static str) -> File {
+    File { name, kind, text }
+}
+
+const FILES: [File; 7] = [
+    file_of("page.css", CSS, include_str!("page/page.css")),
+    file_of("page.js", JAVASCRIPT, include_str!("page/page.js")),
+    file_of("api.js", JAVASCRIPT, include_str!("page/api.js")),
+    file_of("answer.js", JAVASCRIPT, include_str!("page/answer.js")),
+    file_of("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
+    file_of("plots.js", JAVASCRIPT, include_str!("page/plots.js")),
+    file_of("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),
 ];
+
+fn find(name: &str) -> Option<&'static File> {
+    FILES.iter().find(|file| file.name == name)
+}
 
 /// Whether a path is the page's.
 pub(crate) fn is_part(path: &str) -> bool {
-    path == "/"
-        || path
-            .strip_prefix("/page/")
-            .is_some_and(|name| find(name).is_some())
-}
-
-fn find(name: &str) -> Option<&'static (&'static str, &'static str, &'static str)> {
-    FILES.iter().find(|(known, ..)| *known == name)
+    path == "/" || path.strip_prefix("/page/").and_then(find).is_some()
 }
 
 pub(crate) async fn index() -> Response {
-    served("text/html; charset=utf-8", include_str!("page/index.html"))
+    served(HTML, include_str!("page/index.html"))
 }
 
 pub(crate) async fn file(name: Result<Path<String>, PathRejection>) -> Result<Response, ApiError> {
     let Path(name) = name.map_err(|error| ApiError::invalid(error.body_text()))?;
     let missing = || ApiError::refused(StatusCode::NOT_FOUND, format!("the page has no file {name:?}"));
-    let &(_, kind, text) = find(&name).ok_or_else(missing)?;
-    Ok(served(kind, text))
+    let file = find(&name).ok_or_else(missing)?;
+    Ok(served(file.kind, file.text))
 }
 
 fn served(kind: &'static str, text: &'static str) -> Response {

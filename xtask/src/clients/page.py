@@ -197,7 +197,7 @@ def test_tokens_arrive_and_are_told_apart():
     )
     assert styles == ["none", "underline", "line-through"], styles
     assert browser.run("return [...document.querySelectorAll('.accepted[data-source]')].every((e) => e.dataset.source)")
-    assert count("#legend .accepted:not([hidden] *)") == len(model()["drafters"])
+    assert count("#legend .accepted:not([hidden])") == len(model()["drafters"])
     tab_to("show-rejected", (SHIFT, TAB))
     browser.press(SPACE)
     assert browser.run("return getComputedStyle(document.querySelector('.answer .rejected')).display") == "none"
@@ -262,6 +262,18 @@ def test_stopping_and_speculation():
 def metrics():
     request = urllib.request.Request(BASE + "/metrics", headers={"authorization": "Bearer " + KEY})
     return urllib.request.urlopen(request).read()
+
+
+def test_what_is_folded_out_stays():
+    tab_to("panel")
+    browser.press(TAB, ENTER)
+    focus = "return [document.activeElement.localName, document.activeElement.closest('figure')?.id, document.activeElement.parentElement.open]"
+    assert browser.run(focus) == ["summary", "cost-plot", True]
+    rows = text("#cost-plot tbody")
+    stream(chunk(1, ("One", None)), chunk(4, (" two three", "suffix"), (".", None)), "[DONE]")
+    browser.run("document.getElementById('message').value = 'x'; document.getElementById('composer').requestSubmit()")
+    wait("other figures", lambda: text("#cost-plot tbody") != rows)
+    assert browser.run(focus) == ["summary", "cost-plot", True], "drawn anew, it keeps the focus"
 
 
 def test_a_refusal_is_shown_where_the_answer_would_be():
@@ -329,7 +341,7 @@ def test_what_answers_may_hold():
     # The controller's part of the figures, which this server has not.
     assert text("#gain") == "3.00" and [text("#rounds li:first-child " + part) for part in ("b", "span")] == [
         "suffix 3: 2 accepted",
-        "expected 2.5 tokens in the time of 1.0; took that of 1.0",
+        "expected 2.5 tokens in the time of 1.0 plain ones; took that of 1.0",
     ]
     copied = browser.run("getSelection().selectAllChildren([...document.querySelectorAll('.answer')].at(-1)); return getSelection().toString()")
     browser.run("getSelection().removeAllRanges(); document.activeElement.blur()")

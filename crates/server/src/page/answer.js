@@ -13,8 +13,8 @@ function element(name, className) {
 /** What was rejected, on one line. */
 function onOneLine(text) {
   const shown = text.replace(/\r?\n/g, "↵").replace(/\t/g, "⇥");
-  // A space that is struck through would look like a dash.
-  return shown.trim() || "␣".repeat(shown.length);
+  // Spaces that are struck through look like a dash.
+  return shown.trim().replace(/ {2,}/g, " ") || "␣".repeat(shown.length);
 }
 
 export class Answer {

@@ -14,6 +14,7 @@ const PLAIN = {
   refresh: "to measure again what a plain token takes",
 };
 
+const $ = (id) => document.getElementById(id);
 const fixed = (value, digits = 1) => (Number.isFinite(value) ? value.toFixed(digits) : "–");
 const count = (n, what) => `${n} ${what}${n === 1 ? "" : "s"}`;
 
@@ -46,10 +47,12 @@ class Counts {
     const seconds = this.#first && (this.#last.now - this.#first.now) / 1000;
     return seconds ? (this.#last.tokens - this.#first.tokens) / seconds : NaN;
   }
+
   /** How many times as fast as tokens that take so long each. */
   gain(plainSeconds) {
     return this.drafted ? (this.decided * plainSeconds) / this.seconds : NaN;
   }
+
   get perRound() {
     return this.decided / this.rounds;
   }
@@ -67,7 +70,6 @@ class Counts {
 }
 
 export class Figures {
-  #document;
   #counts = new Counts();
   #latest = [];
   /** Over the whole conversation: rounds with a draft, and how many of them accepted a token at depth 1, 2, … */
@@ -79,9 +81,9 @@ export class Figures {
   #plainRate = NaN;
   #cost = [];
   #timer = null;
+  #running = false;
 
-  constructor(document) {
-    this.#document = document;
+  constructor() {
     this.#draw();
   }
 
@@ -97,7 +99,7 @@ export class Figures {
     this.#drafts = 0;
     this.#perPosition = [];
     this.#passes.clear();
-    this.begin();
+    this.#counts = new Counts();
     this.#draw();
   }
 
@@ -105,6 +107,7 @@ export class Figures {
   begin() {
     this.#counts = new Counts();
     this.#latest = [];
+    this.#running = true;
     this.#soon();
   }
 
@@ -125,8 +128,8 @@ export class Figures {
 
   /** The answer is over: what to say of it. */
   end() {
+    this.#running = false;
     this.#draw();
-    this.#document.getElementById("strip").textContent = "";
     return this.#counts.words(this.#plainSeconds);
   }
 
@@ -144,28 +147,26 @@ export class Figures {
     clearTimeout(this.#timer);
     this.#timer = null;
     const counts = this.#counts;
-    const set = (id, text) => (this.#document.getElementById(id).textContent = text);
+    const plain = this.#plainSeconds;
+    const set = (id, text) => ($(id).textContent = text);
     set("rate", fixed(counts.rate));
-    set("gain", fixed(counts.gain(this.#plainSeconds), 2));
+    set("gain", fixed(counts.gain(plain), 2));
     set("per-round", fixed(counts.perRound, 2));
     set("accepted", counts.drafted ? `${counts.accepted} of ${counts.drafted}` : "–");
-    set("strip", counts.rounds ? counts.words(this.#plainSeconds) : "");
-    this.#document.getElementById("no-rounds").hidden = this.#latest.length > 0;
-    const rounds = this.#document.getElementById("rounds");
-    rounds.replaceChildren(...grouped(this.#latest).slice(-SHOWN_ROUNDS).reverse().map((group) => this.#item(...group)));
-    const plot = (id, children) => this.#document.getElementById(id).replaceChildren(...children);
-    plot("rounds-plot", roundsPlot(this.#latest, PLOTTED_ROUNDS));
-    const one = this.#plainSeconds;
-    const seen = [...this.#passes].map(([rows, [passes, sum]]) => ({ rows, passes, cost: sum / passes / one })).filter((of) => of.cost > 0);
-    plot("cost-plot", costPlot(this.#cost, seen));
-    plot("acceptance-plot", acceptancePlot(this.#perPosition, this.#drafts));
+    set("strip", this.#running && counts.rounds ? counts.words(plain) : "");
+    const groups = grouped(this.#latest).slice(-SHOWN_ROUNDS).reverse();
+    $("rounds").replaceChildren(...groups.map((group) => this.#item(...group)));
+    roundsPlot($("rounds-plot"), this.#latest, PLOTTED_ROUNDS);
+    const seen = [...this.#passes].map(([rows, [passes, sum]]) => ({ rows, passes, cost: sum / passes / plain }));
+    costPlot($("cost-plot"), this.#cost, seen.filter((of) => of.cost > 0));
+    acceptancePlot($("acceptance-plot"), this.#perPosition, this.#drafts);
   }
 
   #item(round, times) {
-    const item = this.#document.createElement("li");
+    const item = document.createElement("li");
     item.value = round.number;
     const line = (name, text) => {
-      const made = this.#document.createElement(name);
+      const made = document.createElement(name);
       made.textContent = text;
       item.append(made);
     };
@@ -192,6 +193,6 @@ function grouped(rounds) {
 function expected(round) {
   if (!round.plain_tps) return "drafts are made in every round";
   const price = round.predicted_s * round.plain_tps;
-  return `expected ${fixed(round.predicted_tokens)} tokens in the time of ${fixed(price)}; took that of ` +
+  return `expected ${fixed(round.predicted_tokens)} tokens in the time of ${fixed(price)} plain ones; took that of ` +
     fixed((round.draft_s + round.pass_s) * round.plain_tps);
 }

@@ -5,7 +5,7 @@ import { Answer } from "./answer.js";
 import { Figures } from "./figures.js";
 
 const $ = (id) => document.getElementById(id);
-const figures = new Figures(document);
+const figures = new Figures();
 
 /** Settings that a tab keeps until it is closed. The key is one of them: it is written nowhere else. */
 const KEPT = ["key", "system", "temperature", "max-tokens", "speculation", "show-rejected"];
@@ -108,8 +108,8 @@ function offer(drafters) {
     select.lastElementChild.before(option);
   }
   select.value = [...select.options].some((option) => option.value === chosen) ? chosen : "auto";
-  for (const item of $("legend").querySelectorAll("[data-drafter]")) {
-    item.hidden = !drafters.includes(item.dataset.drafter);
+  for (const mark of $("legend").querySelectorAll("[data-source]")) {
+    mark.hidden = !drafters.includes(mark.dataset.source);
   }
 }
 
@@ -228,8 +228,10 @@ function complaint(error) {
 
 function copyButton(answer) {
   const made = button("Copy", async () => {
-    await navigator.clipboard.writeText(answer.text);
-    $("status").textContent = "Copied.";
+    const copied = navigator.clipboard.writeText(answer.text);
+    const said = await copied.then(() => "Copied", () => "Not copied");
+    $("status").textContent = said + ".";
+    made.textContent = said;
   });
   // Browsers have a clipboard for pages of this machine, or over TLS.
   made.hidden = !navigator.clipboard;

@@ -25,27 +25,29 @@ function picture(height, title, children) {
   return svg("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": title }, ...children);
 }
 
-const open = new Set();
+const cells = (kind, values) => html("tr", ...values.map((value) => html(kind, String(value))));
 
-/** The figures of a picture, folded away; it stays as it is when it is drawn anew. */
-function table(name, heads, rows) {
-  const cells = (kind, values) => html("tr", ...values.map((value) => html(kind, String(value))));
-  const details = html("details", html("summary", "As a table"),
-    html("table", html("thead", cells("th", heads)), html("tbody", ...rows.map((row) => cells("td", row)))));
-  details.open = open.has(name);
-  details.addEventListener("toggle", () => (details.open ? open.add(name) : open.delete(name)));
-  return details;
+/** Shows a picture, what it is, and the same as a table that is folded away. What can have the focus stays when it is drawn anew. */
+function show(figure, picture, caption, heads, rows) {
+  if (!figure.querySelector("svg")) {
+    const table = html("table", html("thead", cells("th", heads)), html("tbody"));
+    figure.replaceChildren(svg("svg"), html("figcaption"), html("details", html("summary", "As a table"), table));
+  }
+  figure.querySelector("svg").replaceWith(picture);
+  figure.querySelector("figcaption").textContent = caption;
+  figure.querySelector("tbody").replaceChildren(...rows.map((row) => cells("td", row)));
 }
 
-const note = (text) => {
+/** Says why there is no picture. */
+function say(figure, text) {
   const made = html("p", text);
   made.className = "note";
-  return made;
-};
+  figure.replaceChildren(made);
+}
 
 /** The latest rounds, one bar each: the model's own token, accepted drafts upon it, rejected ones above, hollow. There is room for so many. */
-export function roundsPlot(rounds, room) {
-  if (!rounds.length) return [];
+export function roundsPlot(figure, rounds, room) {
+  if (!rounds.length) return say(figure, "What the controller chose for each round, and why, appears here.");
   const height = 64;
   const most = Math.max(4, ...rounds.map((round) => round.rows));
   const unit = (height - 4) / most;
@@ -65,12 +67,13 @@ export function roundsPlot(rounds, room) {
   const drafted = rounds.filter((round) => round.rows > 1).length;
   const tokens = rounds.reduce((sum, round) => sum + round.tokens, 0);
   const title = `The last ${rounds.length} rounds: ${drafted} with a draft, ${tokens} tokens`;
-  return [picture(height, title, bars), html("figcaption", `${title}. Solid: accepted; grey: the model’s own; hollow: rejected.`)];
+  figure.replaceChildren(picture(height, title, bars),
+    html("figcaption", `${title}. Solid: accepted; grey: the model’s own; hollow: rejected.`));
 }
 
 /** What a pass over n rows costs, in passes over one: as measured at start (`points`, in seconds), and in rounds (`seen`). */
-export function costPlot(points, seen) {
-  if (points.length < 2) return [note("What passes cost was not measured when this server started.")];
+export function costPlot(figure, points, seen) {
+  if (points.length < 2) return say(figure, "What passes cost is not known.");
   const one = points[0][1];
   const measured = points.map(([rows, seconds]) => ({ rows, cost: seconds / one }));
   const seenCost = new Map(seen.map((of) => [of.rows, of]));
@@ -102,17 +105,15 @@ export function costPlot(points, seen) {
   const sentence = four ? ` Over 4 rows it is ${four.cost.toFixed(2)}: so many tokens must come of it to pay.` : "";
   const rows = [...new Set([...measured, ...seen].map((p) => p.rows))].sort((a, b) => a - b);
   const at = new Map(measured.map((p) => [p.rows, p.cost.toFixed(2)]));
-  return [
-    picture(bottom + 32, title, children),
-    html("figcaption", `${title}. Dots: at start; rings: this conversation’s rounds; dashed: n times one row.${sentence}`),
-    table("cost", ["rows", "at start", "in rounds", "rounds"], rows.map((n) =>
-      [n, at.get(n) ?? "–", seenCost.get(n)?.cost.toFixed(2) ?? "–", seenCost.get(n)?.passes ?? 0])),
-  ];
+  show(figure, picture(bottom + 32, title, children),
+    `${title}. Dots: at start; rings: this conversation’s rounds; dashed: n times one row.${sentence}`,
+    ["rows", "at start", "in rounds", "rounds"],
+    rows.map((n) => [n, at.get(n) ?? "–", seenCost.get(n)?.cost.toFixed(2) ?? "–", seenCost.get(n)?.passes ?? 0]));
 }
 
 /** How many of the rounds with a draft accepted a token at position 1, 2, … */
-export function acceptancePlot(perPosition, drafts) {
-  if (!drafts) return [note("How often the first, second, third … token of a draft is accepted appears here.")];
+export function acceptancePlot(figure, perPosition, drafts) {
+  if (!drafts) return say(figure, "How often the first, second, third … token of a draft is accepted appears here.");
   const shares = Array.from({ length: Math.max(4, perPosition.length) }, (_, at) => (perPosition[at] ?? 0) / drafts);
   const [left, right, top, bottom] = [42, WIDTH - 4, 16, 116];
   const step = (right - left) / shares.length;
@@ -132,10 +133,8 @@ export function acceptancePlot(perPosition, drafts) {
     ...shares.map((_, at) => label(left + (at + 0.5) * step, bottom + 14, at + 1)),
     label(right, bottom + 27, "position in the draft", "end"),
   ];
-  return [
-    picture(bottom + 32, title, children),
-    html("figcaption", `${title}: of ${drafts} ${drafts === 1 ? "round" : "rounds"} of this conversation with a draft.`),
-    table("acceptance", ["position", "accepted", "share"],
-      shares.map((share, at) => [at + 1, perPosition[at] ?? 0, percent(share)])),
-  ];
+  show(figure, picture(bottom + 32, title, children),
+    `${title}: of ${drafts} ${drafts === 1 ? "round" : "rounds"} of this conversation with a draft.`,
+    ["position", "accepted", "share"],
+    shares.map((share, at) => [at + 1, perPosition[at] ?? 0, percent(share)]));
 }

@@ -131,7 +131,8 @@ fn a_stream_says_what_the_whole_says() {
 #[test]
 fn drafts_are_told_round_by_round() {
     let server = Server::start(&["--draft-fixed", "3"]);
-    let fields = json!({"seed": 7, "max_tokens": 40, "return_drafts": true});
+    // A random model says the same again and again if it is cold enough.
+    let fields = json!({"seed": 7, "max_tokens": 60, "temperature": 0.1, "return_drafts": true});
     let mut body = server.endless(fields);
     let whole = server.chat(body.clone());
     let rounds = whole["choices"][0]["drafts"].as_array().expect("rounds");
@@ -164,7 +165,7 @@ fn drafts_are_told_round_by_round() {
         json!(sum(|round| &round["drafted"]["suffix"])),
         speculation["proposed"]
     );
-    assert_eq!(sum(|round| &round["tokens"]), 39);
+    assert_eq!(sum(|round| &round["tokens"]), 59);
     let wrong =
         |round: &&Value| round["round"]["rows"].as_u64() > round["round"]["accepted"].as_u64().map(|n| n + 1);
     // The last round does not tell what the answer's end cut off.

@@ -71,8 +71,10 @@ function openSettings(focus) {
 // The server.
 
 function notice(text, ...more) {
-  $("notice").replaceChildren(text, ...more);
-  $("notice").hidden = !text;
+  const shown = $("notice");
+  // What was said already is not announced again.
+  if (shown.firstChild?.textContent !== text) shown.replaceChildren(text, ...more);
+  shown.hidden = !text;
 }
 
 let retry;
@@ -160,23 +162,7 @@ async function send() {
   running = new AbortController();
   busy(true);
   figures.begin();
-  let finish = null;
-  let problem = null;
-  try {
-    for await (const chunk of chat(body, $("key").value, running.signal)) {
-      const choice = chunk.choices[0];
-      if (!choice) continue;
-      finish = choice.finish_reason ?? finish;
-      follow(() => {
-        for (const round of choice.drafts ?? []) {
-          answer.add(round);
-          figures.add(round.round, chunk.usage.completion_tokens);
-        }
-      });
-    }
-  } catch (error) {
-    if (error.name !== "AbortError") problem = error;
-  }
+  const { finish, problem } = await receive(body, answer);
   const stopped = running.signal.aborted;
   running = null;
   root.classList.remove("growing");
@@ -198,6 +184,27 @@ async function send() {
   });
   busy(false);
   $("status").textContent = problem ? "" : stopped ? "Stopped." : `Answer complete: ${summary}.`;
+}
+
+/** Takes in an answer as it comes, and says how it ended. */
+async function receive(body, answer) {
+  let finish = null;
+  try {
+    for await (const chunk of chat(body, $("key").value, running.signal)) {
+      const choice = chunk.choices[0];
+      if (!choice) continue;
+      finish = choice.finish_reason ?? finish;
+      follow(() => {
+        for (const round of choice.drafts ?? []) {
+          answer.add(round);
+          figures.add(round.round, chunk.usage.completion_tokens);
+        }
+      });
+    }
+  } catch (error) {
+    return { finish, problem: error.name === "AbortError" ? null : error };
+  }
+  return { finish, problem: null };
 }
 
 function addExchange(question) {

@@ -35,7 +35,7 @@ const FILES: [File; 7] = [
     file_of("page.css", CSS, include_str!("page/page.css")),
     file_of("page.js", JAVASCRIPT, include_str!("page/page.js")),
     file_of("api.js", JAVASCRIPT, include_str!("page/api.js")),
-    file_of("answer.js", JAVASCRIPT, include_str!("page/answer.js")),
+    file_of("passage.js", JAVASCRIPT, include_str!("page/passage.js")),
     file_of("figures.js", JAVASCRIPT, include_str!("page/figures.js")),
     file_of("plots.js", JAVASCRIPT, include_str!("page/plots.js")),
     file_of("icon.svg", "image/svg+xml", include_str!("page/icon.svg")),

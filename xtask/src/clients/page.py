@@ -333,7 +333,7 @@ def test_what_answers_may_hold():
     last = ".exchange:last-of-type "
     code = text(last + ".code")
     assert code == "`↵↵`` rustfn a() {}    b(\"<i>\")``` <b>no</b>```" and count(last + ".code .fence") == 2, code
-    assert count(last + ".code") == 1 and count(last + ".prose") == 2 and count(last + "i, " + last + "b") == 0
+    assert count(last + ".code") == 1 and count(last + ".answer .prose") == 2 and count(last + "i, " + last + "b") == 0
     assert text(last + ".rejected") == "↵↵"
     directions = browser.run("return [...document.querySelectorAll('.exchange:last-of-type .prose')].at(-1).firstChild.matches(':dir(rtl)')")
     assert directions, "a line has the direction of its text"
@@ -398,7 +398,7 @@ def test_every_form_of_it():
             browser.look(width, height, scheme)
             wide = browser.run("return [document.documentElement.scrollWidth, innerWidth]")
             assert wide[0] <= wide[1], "it is wider than the view: %s" % wide
-            seen = browser.run(CONTRAST, [".line", ".accepted", ".answer .rejected", ".foot", "#model", "#send", "#legend li", ".question"])
+            seen = browser.run(CONTRAST, [".answer .line", ".accepted", ".answer .rejected", ".foot", "#model", "#send", "#legend li", ".question"])
             assert all(ratio >= 4.5 for _, ratio in seen), (scheme, seen)
         assert browser.run("return getComputedStyle(document.getElementById('panel')).display") == "none"
         tab_to("panel-button")

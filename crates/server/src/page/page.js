@@ -1,8 +1,8 @@
 // The conversation: what is asked, what comes, what went wrong.
 
 import { ApiError, chat, model } from "./api.js";
-import { Answer } from "./answer.js";
 import { Figures } from "./figures.js";
+import { Passage } from "./passage.js";
 
 const $ = (id) => document.getElementById(id);
 const figures = new Figures();
@@ -158,7 +158,7 @@ async function send() {
   $("welcome").hidden = true;
   $("message").value = "";
   const { exchange, root, foot } = addExchange(question);
-  const answer = new Answer(root);
+  const answer = new Passage(root);
   running = new AbortController();
   busy(true);
   figures.begin();
@@ -209,8 +209,8 @@ async function receive(body, answer) {
 
 function addExchange(question) {
   const number = $("conversation").querySelectorAll(".exchange").length + 1;
-  const asked = element("div", "question", question);
-  asked.dir = "auto";
+  const asked = element("div", "question");
+  new Passage(asked).add({ text: [{ text: question, source: null }], rejected: "" });
   const root = element("div", "answer growing");
   const foot = element("p", "foot");
   const exchange = element("section", "exchange", element("h2", "", "You"), asked, element("h2", "", "Model"), root, foot);

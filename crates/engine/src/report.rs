@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Serialize;
 
-use crate::{SourceCount, Stats};
+use crate::{RoundReport, SourceCount, Stats};
 
 /// Why there are no drafts where none were wanted.
 pub const NO_DRAFTER: &str = "no drafter was chosen";
@@ -112,6 +112,44 @@ impl SpeculationReport {
             verify_s: spec.verify.as_secs_f64(),
             predicted_tps: spec.predicted_rate(),
             plain_rounds: spec.plain_rounds.clone(),
+        }
+    }
+}
+
+/// How a round went, beside what was expected of it. Seconds are of all sequences together, which waited for the same pass.
+/// Every field is always there.
+#[derive(Clone, Debug, Serialize)]
+pub struct RoundFigures {
+    rows: usize,
+    /// Draft tokens by the drafter that proposed them.
+    drafted: BTreeMap<&'static str, usize>,
+    accepted: usize,
+    tokens: usize,
+    predicted_tokens: Option<f64>,
+    predicted_s: Option<f64>,
+    draft_s: f64,
+    pass_s: f64,
+    /// Tokens per second of plain decoding, as the controller saw it: a row must be worth more.
+    plain_tps: Option<f64>,
+    /// Why there was no draft.
+    plain: Option<&'static str>,
+}
+
+impl RoundFigures {
+    /// Of a round.
+    pub fn new(round: &RoundReport) -> Self {
+        let forecast = round.forecast;
+        Self {
+            rows: round.rows,
+            drafted: (round.sources.iter().map(|(source, &n)| (source.name(), n))).collect(),
+            accepted: round.accepted,
+            tokens: round.tokens,
+            predicted_tokens: forecast.map(|f| f.tokens),
+            predicted_s: forecast.map(|f| f.seconds),
+            draft_s: round.draft.as_secs_f64(),
+            pass_s: round.pass.as_secs_f64(),
+            plain_tps: forecast.map(|f| f.plain_rate),
+            plain: forecast.and_then(|f| f.plain).map(|reason| reason.name()),
         }
     }
 }

@@ -79,6 +79,13 @@ fn load(options: &SessionOptions, alias: Option<String>) -> Result<Loaded<CpuMod
         drafters.truncate(usize::from(model.is_none()));
     }
     drafters.extend(model);
+    let cost = session.cost();
+    let pass_seconds = cost.map_or_else(Vec::new, |cost| {
+        let points = cost.points().iter();
+        points
+            .map(|point| (point.rows, cost.seconds(point.rows, 0)))
+            .collect()
+    });
     Ok(Loaded {
         prompts: session.prompts().clone(),
         name: alias.unwrap_or_else(|| stem.into_owned()),
@@ -86,6 +93,7 @@ fn load(options: &SessionOptions, alias: Option<String>) -> Result<Loaded<CpuMod
         drafters,
         lossless: session.is_lossless(),
         load: [report.target, report.draft],
+        pass_seconds,
         engine: session.into_engine(),
     })
 }

@@ -7,8 +7,7 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::Context;
-use foretoken::engine::RoundReport;
-use foretoken::spec::Source;
+use foretoken::engine::{RoundFigures, RoundReport};
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -21,7 +20,7 @@ pub struct Trace {
     round: usize,
 }
 
-/// One round. Seconds are of all sequences together, which waited for the same pass.
+/// One round.
 #[derive(Debug, Serialize)]
 struct Line<'a> {
     /// A name for what is being answered, where there are several.
@@ -30,19 +29,8 @@ struct Line<'a> {
     round: usize,
     /// When the round ended, in seconds since the trace began.
     at_s: f64,
-    rows: usize,
-    /// Draft tokens by the drafter that proposed them.
-    drafted: BTreeMap<&'static str, usize>,
-    accepted: usize,
-    tokens: usize,
-    predicted_tokens: Option<f64>,
-    predicted_s: Option<f64>,
-    draft_s: f64,
-    pass_s: f64,
-    /// Tokens per second of plain decoding, as the controller saw it: a row must be worth more.
-    plain_tps: Option<f64>,
-    /// Why there was no draft.
-    plain: Option<&'static str>,
+    #[serde(flatten)]
+    figures: RoundFigures,
 }
 
 impl Trace {
@@ -58,25 +46,11 @@ impl Trace {
 
     /// Writes a round.
     pub fn write(&mut self, request: Option<&str>, report: &RoundReport) -> anyhow::Result<()> {
-        let forecast = report.forecast;
         let line = Line {
             request,
             round: self.round,
             at_s: self.start.elapsed().as_secs_f64(),
-            rows: report.rows,
-            drafted: report
-                .sources
-                .iter()
-                .map(|(&s, &n)| (Source::name(s), n))
-                .collect(),
-            accepted: report.accepted,
-            tokens: report.tokens,
-            predicted_tokens: forecast.map(|f| f.tokens),
-            predicted_s: forecast.map(|f| f.seconds),
-            draft_s: report.draft.as_secs_f64(),
-            pass_s: report.pass.as_secs_f64(),
-            plain_tps: forecast.map(|f| f.plain_rate),
-            plain: forecast.and_then(|f| f.plain).map(|reason| reason.name()),
+            figures: RoundFigures::new(report),
         };
         self.round += 1;
         serde_json::to_writer(&mut self.file, &line)?;

@@ -162,7 +162,7 @@ async fn answer(
     match params.stream {
         Some(options) => Ok(stream::respond(generation, choices, shape, options)),
         None => {
-            let answers = generation.collect().await?;
+            let answers = generation.collect(params.return_drafts).await?;
             Ok(Json(shape.whole(&answers)).into_response())
         }
     }

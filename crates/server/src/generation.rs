@@ -26,17 +26,22 @@ pub(crate) struct Answer {
     pub text: String,
     pub tokens: Vec<Token>,
     pub logprobs: Vec<LogProbs>,
+    /// The rounds that brought all that, if they are to be told.
+    pub rounds: Vec<Progress>,
     /// `None` only before the end.
     pub end: Option<(FinishReason, Box<Stats>)>,
 }
 
 impl Answer {
-    pub fn add(&mut self, progress: Progress) {
+    pub fn add(&mut self, mut progress: Progress, keep_rounds: bool) {
         self.text
             .extend(progress.text.iter().map(|fragment| fragment.text.as_str()));
         self.tokens
             .extend(progress.tokens.iter().map(|token| token.token));
-        self.logprobs.extend(progress.logprobs);
+        self.logprobs.append(&mut progress.logprobs);
+        if keep_rounds {
+            self.rounds.push(progress);
+        }
     }
 }
 
@@ -108,12 +113,12 @@ impl Generation {
         Some(update)
     }
 
-    /// All choices, generated.
-    pub async fn collect(mut self) -> Result<Vec<Answer>, ApiError> {
+    /// All choices, generated; with the rounds of each, if they are to be told.
+    pub async fn collect(mut self, keep_rounds: bool) -> Result<Vec<Answer>, ApiError> {
         let mut answers: Vec<Answer> = self.cancels.iter().map(|_| Answer::default()).collect();
         while let Some(update) = self.next().await {
             match update? {
-                (choice, Update::Progress(progress)) => answers[choice].add(progress),
+                (choice, Update::Progress(progress)) => answers[choice].add(progress, keep_rounds),
                 (choice, Update::Done(end)) => answers[choice].end = end.ok(),
             }
         }

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 
 use crate::error::ApiError;
 use crate::options::{ApiKey, ServerOptions};
+use crate::page;
 use crate::state::State;
 
 /// Refuses who may not call; counts and logs all that came.
@@ -53,7 +54,8 @@ fn check(options: &ServerOptions, path: &str, headers: &HeaderMap) -> Result<(),
         let message = format!("pages of {origin:?} may not call this server; --cors-origin allows them");
         return Err(ApiError::refused(StatusCode::FORBIDDEN, message));
     }
-    if options.keys.is_empty() || path == "/health" {
+    // The page says nothing but how to ask.
+    if options.keys.is_empty() || path == "/health" || page::is_part(path) {
         return Ok(());
     }
     let given = text(header::AUTHORIZATION).and_then(|value| {
@@ -174,6 +176,9 @@ mod tests {
         check("/v1/models", None, false);
         check("/metrics", None, false);
         check("/health", None, true);
+        check("/", None, true);
+        check("/page/page.js", None, true);
+        check("/page/else.js", None, false);
         // Without a key of its own the server does not look at what clients send.
         assert!(allowed(
             &options(&[]),

@@ -67,6 +67,7 @@ fn model_object(served: &Served) -> Value {
         "context_length": served.info().context_length,
         "vocab_size": served.info().vocab_size,
         "drafters": drafters,
+        "pass_seconds": served.pass_seconds,
     })
 }
 

@@ -5,7 +5,8 @@
 //! - `fields`, `params`, `messages`, `tools`, `completions`, `info`: from bodies to requests, nothing left over;
 //! - `generation`, `worker`: the queue, and the thread of the engine;
 //! - `calls`, `shape`, `stream`, `error`: answers;
-//! - `metrics`: counters.
+//! - `metrics`: counters;
+//! - `page`: the page at `/`, for people.
 //!
 //! Not here: how a model computes, which one it is, the command line.
 #![forbid(unsafe_code)]
@@ -20,6 +21,7 @@ mod info;
 mod messages;
 mod metrics;
 mod options;
+mod page;
 mod params;
 mod served;
 mod server;

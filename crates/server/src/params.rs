@@ -46,6 +46,8 @@ pub(crate) struct Params {
     pub stream: Option<StreamOptions>,
     /// The ids of the tokens, too.
     pub token_ids: bool,
+    /// What was drafted in each round, too.
+    pub return_drafts: bool,
 }
 
 /// A request's texts as the engine takes them.
@@ -163,6 +165,7 @@ impl Params {
             logprobs: None,
             stream,
             token_ids: fields.take("return_token_ids")?.unwrap_or(false),
+            return_drafts: fields.take("return_drafts")?.unwrap_or(false),
         })
     }
 

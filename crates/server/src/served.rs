@@ -27,6 +27,8 @@ pub struct Loaded<M> {
     pub lossless: bool,
     /// How long the models took to load: target, and draft if there is one.
     pub load: [Duration; 2],
+    /// Rows, and the seconds of a pass over so many without context, as measured at start; none where nothing was measured.
+    pub pass_seconds: Vec<(usize, f64)>,
 }
 
 /// What requests need to know of it.
@@ -37,6 +39,7 @@ pub(crate) struct Served {
     pub fingerprint: String,
     pub lossless: bool,
     pub load: [Duration; 2],
+    pub pass_seconds: Vec<(usize, f64)>,
     /// Seconds since 1970.
     pub created: u64,
     info: ModelInfo,
@@ -54,6 +57,7 @@ impl Served {
             fingerprint: loaded.fingerprint,
             lossless: loaded.lossless,
             load: loaded.load,
+            pass_seconds: loaded.pass_seconds,
             created: now(),
             info: loaded.engine.model().info().clone(),
             drafters: loaded.drafters,

@@ -23,7 +23,7 @@ use crate::options::ServerOptions;
 use crate::served::{Loaded, Served};
 use crate::state::State;
 use crate::worker::Worker;
-use crate::{completions, guard, info};
+use crate::{completions, guard, info, page};
 
 /// Connections at once; more wait to be taken.
 const MOST_CONNECTIONS: usize = 1024;
@@ -201,6 +201,8 @@ fn router(state: &Arc<State>) -> Router {
     let wrong =
         || async { ApiError::refused(StatusCode::METHOD_NOT_ALLOWED, "this path has another method") };
     let router = Router::new()
+        .route("/", get(page::index))
+        .route("/page/{file}", get(page::file))
         .route("/health", get(info::health))
         .route("/metrics", get(info::metrics))
         .route("/openapi.json", get(info::openapi))

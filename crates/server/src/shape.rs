@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use foretoken_engine::{FinishReason, SpeculationReport, Stats, Timings};
+use foretoken_engine::{FinishReason, Progress, RoundFigures, SpeculationReport, Stats, Timings};
 use foretoken_spec::{LogProbs, Source, Token};
 use serde_json::{Map, Value, json};
 
@@ -32,6 +32,7 @@ pub(crate) struct Shape {
     choices: usize,
     logprobs: bool,
     token_ids: bool,
+    drafts: bool,
 }
 
 /// Tokens that were used.
@@ -61,6 +62,7 @@ impl Shape {
             choices: params.choices,
             logprobs: params.logprobs.is_some(),
             token_ids: params.token_ids,
+            drafts: params.return_drafts,
         }
     }
 
@@ -109,6 +111,9 @@ impl Shape {
             if self.token_ids {
                 fields.insert("token_ids".into(), json!(answer.tokens));
             }
+            if let Some(drafts) = self.drafts(&answer.rounds) {
+                fields.insert("drafts".into(), drafts);
+            }
             usage.completion += answer.tokens.len();
             if let Some((finish, stats)) = &answer.end {
                 self.count(&mut usage, index, stats);
@@ -152,10 +157,11 @@ impl Shape {
         pieces: &[Piece],
         tokens: &[Token],
         logprobs: &[LogProbs],
+        drafts: Option<Value>,
         offset: &mut usize,
     ) -> Option<Value> {
         let ids = self.token_ids && !tokens.is_empty();
-        if pieces.is_empty() && logprobs.is_empty() && !ids {
+        if pieces.is_empty() && logprobs.is_empty() && !ids && drafts.is_none() {
             return None;
         }
         let content = content(pieces);
@@ -177,6 +183,9 @@ impl Shape {
         fields.insert("logprobs".into(), self.logprobs(tokens, logprobs, offset));
         if self.token_ids {
             fields.insert("token_ids".into(), json!(tokens));
+        }
+        if let Some(drafts) = drafts {
+            fields.insert("drafts".into(), drafts);
         }
         Some(self.chunk(choice))
     }
@@ -281,6 +290,28 @@ impl Shape {
                 "rejected_prediction_tokens": usage.predicted[1],
             },
         })
+    }
+
+    /// Whose text each of these rounds brought, and what they rejected; `None` if the request did not ask for it.
+    pub fn drafts(&self, rounds: &[Progress]) -> Option<Value> {
+        let tokenizer = self.served.prompts.tokenizer();
+        let round = |progress: &Progress| {
+            let text = progress.text.iter();
+            let text: Vec<Value> = text
+                .map(|fragment| json!({"text": fragment.text, "source": fragment.source.map(Source::name)}))
+                .collect();
+            let rejected = progress.rejected.iter();
+            let rejected: Vec<u8> = rejected
+                .flat_map(|&token| tokenizer.bytes(token))
+                .copied()
+                .collect();
+            json!({
+                "text": text,
+                "rejected": String::from_utf8_lossy(&rejected),
+                "round": progress.round.as_ref().map(RoundFigures::new),
+            })
+        };
+        self.drafts.then(|| rounds.iter().map(round).collect())
     }
 
     fn add_statistics(&self, fields: &mut Map<String, Value>, stats: &Stats) {

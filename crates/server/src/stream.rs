@@ -104,9 +104,10 @@ impl Streaming {
                     None => pieces.push(Piece::Content(text)),
                 }
                 let offset = &mut state.offset;
-                if let Some(chunk) = self
-                    .shape
-                    .next(choice, &pieces, &tokens, &progress.logprobs, offset)
+                let drafts = self.shape.drafts(std::slice::from_ref(&progress));
+                if let Some(chunk) =
+                    self.shape
+                        .next(choice, &pieces, &tokens, &progress.logprobs, drafts, offset)
                 {
                     self.push(chunk);
                 }
@@ -119,7 +120,10 @@ impl Streaming {
                     parser.finish(&mut pieces);
                     calls = parser.calls();
                 }
-                if let Some(chunk) = self.shape.next(choice, &pieces, &[], &[], &mut state.offset) {
+                if let Some(chunk) = self
+                    .shape
+                    .next(choice, &pieces, &[], &[], None, &mut state.offset)
+                {
                     self.push(chunk);
                 }
                 let chunk = self.shape.last(choice, finish, calls, &stats);

@@ -86,6 +86,16 @@ def test_drafts_change_nothing():
         assert drafted.choices[0].model_extra["token_ids"] == plain.choices[0].model_extra["token_ids"]
 
 
+def test_drafts_are_told():
+    fields = {"max_tokens": 40, "temperature": 0, "extra_body": {"return_drafts": True}}
+    text = lambda rounds: "".join(piece["text"] for round in rounds for piece in round["text"])
+    told = ask(**fields).choices[0]
+    assert text(told.model_extra["drafts"]) == told.message.content
+    stream = client.chat.completions.create(model=MODEL, messages=COLOURS, seed=1, stream=True, **fields)
+    chunks = [valid("ChatCompletionChunk", c.model_dump(mode="json", exclude_unset=True)) for c in stream]
+    assert text(r for c in chunks for r in c["choices"][0].get("drafts", [])) == told.message.content
+
+
 def test_stops():
     whole = ask(max_tokens=30, temperature=0).choices[0].message.content
     stop = whole[6:8]

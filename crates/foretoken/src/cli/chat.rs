@@ -3,7 +3,9 @@
 use clap::Args;
 use clap::error::ErrorKind;
 
-use super::{DraftArgs, DraftModelArgs, ModelArg, SamplingArgs, ThreadArgs, check_stops, stop, tokens_to_predict};
+use super::{
+    DraftArgs, DraftModelArgs, ModelArg, SamplingArgs, ThreadArgs, check_stops, stop, tokens_to_predict,
+};
 
 #[derive(Debug, Args)]
 #[command(

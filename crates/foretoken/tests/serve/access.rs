@@ -95,6 +95,70 @@ fn a_browser_asks_for_leave_without_a_key() {
 }
 
 #[test]
+fn the_page_is_for_whoever_may_call() {
+    let server = Server::start(&["--api-key", "key"]);
+    let page = server.get("/");
+    assert_eq!(page.status, 200);
+    // All that it names is there, of its kind, and may do no more than the page.
+    let names = page.text.split('"').filter(|name| name.starts_with("page/"));
+    let mut scripts: Vec<String> = names.map(str::to_string).collect();
+    let mut seen = vec![page];
+    while let Some(name) = scripts.pop() {
+        let file = server.get(&format!("/{name}"));
+        assert_eq!(file.status, 200, "{name}");
+        let kind = file.header("content-type").unwrap_or_default().to_string();
+        let expected = match name.rsplit_once('.') {
+            Some((_, "js")) => "text/javascript; charset=utf-8",
+            Some((_, "css")) => "text/css; charset=utf-8",
+            _ => "image/svg+xml",
+        };
+        assert_eq!(kind, expected, "{name}");
+        if expected.starts_with("text/javascript") {
+            let imports = file.text.lines().filter(|line| line.starts_with("import "));
+            let imported = imports.filter_map(|line| line.rsplit_once("\"./")?.1.strip_suffix("\";"));
+            scripts.extend(imported.map(|name| format!("page/{name}")));
+        }
+        seen.push(file);
+    }
+    assert!(
+        seen.len() >= 7 && !seen[0].text.contains("//"),
+        "nothing comes from elsewhere"
+    );
+    for part in &seen {
+        let policy = part.header("content-security-policy").unwrap_or_default();
+        let directives: Vec<&str> = policy.split("; ").collect();
+        for wanted in [
+            "default-src 'none'",
+            "script-src 'self'",
+            "connect-src 'self'",
+            "frame-ancestors 'none'",
+        ] {
+            assert!(directives.contains(&wanted), "{policy}");
+        }
+        assert!(!policy.contains("unsafe") && !policy.contains('*'), "{policy}");
+        assert_eq!(part.header("x-content-type-options"), Some("nosniff"));
+        assert_eq!(part.header("referrer-policy"), Some("no-referrer"));
+        assert_eq!(part.header("cache-control"), Some("no-cache"));
+    }
+    // What it would ask for needs the key, and a name or page from elsewhere is as unwelcome as ever.
+    assert_eq!(server.get("/v1/models").status, 401);
+    for path in ["/page/nothing.js", "/page/", "/page/../v1/models", "//"] {
+        assert_eq!(server.get(path).status, 401, "{path}");
+    }
+    let missing = server.get_with("/page/nothing.js", &[("authorization", "Bearer key")]);
+    assert_eq!(missing.status, 404);
+    for path in ["/", "/page/page.js"] {
+        assert_eq!(server.get_with(path, &[("host", "evil.example")]).status, 403);
+        assert_eq!(
+            server
+                .get_with(path, &[("origin", "https://evil.example")])
+                .status,
+            403
+        );
+    }
+}
+
+#[test]
 fn refusals_have_the_form_of_the_rest() {
     let server = Server::start(&[]);
     let check = |reply: crate::support::Reply, status: u16| {
@@ -123,6 +187,10 @@ fn the_model_and_the_counters_are_told() {
     assert_eq!(models["data"][0]["id"], "mine");
     assert_eq!(models["data"][0]["drafters"], json!(["suffix"]));
     assert_eq!(server.get("/v1/models/mine").json(), models["data"][0]);
+    let costs = models["data"][0]["pass_seconds"].as_array().expect("costs");
+    let rows: Vec<u64> = costs.iter().filter_map(|cost| cost[0].as_u64()).collect();
+    assert!(rows[0] == 1 && rows.is_sorted() && rows.len() >= 4, "{rows:?}");
+    assert!(costs.iter().all(|cost| cost[1].as_f64() > Some(0.0)));
     let document: Value = server.get("/openapi.json").json();
     assert_eq!(document["openapi"], "3.1.0");
 

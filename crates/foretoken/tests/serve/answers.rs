@@ -1,5 +1,7 @@
 //! What is answered, whole and streamed, and what is refused.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Value, json};
 
 use crate::support::{Server, with_messages};
@@ -124,6 +126,89 @@ fn a_stream_says_what_the_whole_says() {
         .map(|chunk| chunk["choices"][0]["index"].clone())
         .collect();
     assert!(ends == [0, 1] || ends == [1, 0], "{ends:?}");
+}
+
+#[test]
+fn drafts_are_told_round_by_round() {
+    let server = Server::start(&["--draft-fixed", "3"]);
+    // A random model says the same again and again if it is cold enough.
+    let fields = json!({"seed": 7, "max_tokens": 60, "temperature": 0.1, "return_drafts": true});
+    let mut body = server.endless(fields);
+    let whole = server.chat(body.clone());
+    let rounds = whole["choices"][0]["drafts"].as_array().expect("rounds");
+    let pieces = || {
+        rounds
+            .iter()
+            .flat_map(|round| round["text"].as_array().expect("pieces"))
+    };
+    let text: String = pieces().filter_map(|piece| piece["text"].as_str()).collect();
+    assert_eq!(text, content(&whole));
+    let sources: BTreeSet<_> = pieces().map(|piece| piece["source"].as_str()).collect();
+    assert_eq!(sources, BTreeSet::from([None, Some("suffix")]));
+
+    // The first is the end of the prompt; what the others count is what the statistics have.
+    let (prompt, others) = rounds.split_first().expect("a round");
+    assert_eq!(
+        (&prompt["round"], &prompt["rejected"]),
+        (&Value::Null, &json!(""))
+    );
+    let sum = |of: fn(&Value) -> &Value| {
+        others
+            .iter()
+            .filter_map(|round| of(&round["round"]).as_u64())
+            .sum::<u64>()
+    };
+    let speculation = &whole["speculation"];
+    assert_eq!(json!(others.len()), speculation["rounds"]);
+    assert_eq!(json!(sum(|round| &round["accepted"])), speculation["accepted"]);
+    assert_eq!(
+        json!(sum(|round| &round["drafted"]["suffix"])),
+        speculation["proposed"]
+    );
+    assert_eq!(sum(|round| &round["tokens"]), 59);
+    let wrong =
+        |round: &&Value| round["round"]["rows"].as_u64() > round["round"]["accepted"].as_u64().map(|n| n + 1);
+    // The last round does not tell what the answer's end cut off.
+    let rejected = others[..others.len() - 1].iter().filter(wrong);
+    let rejected: Vec<_> = rejected.map(|round| round["rejected"].as_str()).collect();
+    assert!(
+        !rejected.is_empty()
+            && rejected
+                .iter()
+                .all(|text| text.is_some_and(|text| !text.is_empty()))
+    );
+
+    // The chunks of a stream have the same, and nobody has it unasked.
+    body["stream"] = true.into();
+    let chunks = server.stream("/v1/chat/completions", &body);
+    let streamed: Vec<Value> = chunks
+        .flat_map(|chunk| {
+            chunk["choices"][0]["drafts"]
+                .as_array()
+                .cloned()
+                .unwrap_or_default()
+        })
+        .collect();
+    assert_eq!(streamed.len(), rounds.len());
+    for (one, other) in streamed.iter().zip(rounds) {
+        assert_eq!(
+            (&one["text"], &one["rejected"]),
+            (&other["text"], &other["rejected"])
+        );
+    }
+    body["return_drafts"] = false.into();
+    assert!(
+        server
+            .stream("/v1/chat/completions", &body)
+            .all(|chunk| chunk["choices"][0].get("drafts").is_none())
+    );
+    let text = json!({"prompt": "the and in the and in", "seed": 3, "return_drafts": true});
+    let text = server.post("/v1/completions", &text).json();
+    assert!(
+        text["choices"][0]["drafts"]
+            .as_array()
+            .is_some_and(|rounds| rounds.len() > 1)
+    );
 }
 
 #[test]

@@ -48,10 +48,15 @@ impl TokenizerEnv for Tokens {
     }
 
     fn tokenize_bytes(&self, bytes: &[u8]) -> Vec<TokenId> {
-        // What is no whole text is cut by bytes: the longest tokens that fit.
-        match std::str::from_utf8(bytes) {
-            Ok(text) => self.tokenizer.encode(text, Special::Text),
-            Err(_) => self.trie.greedy_tokenize(bytes),
-        }
+        // What is no whole text, and what the tokenizer would put a space before, is cut by bytes: the longest tokens that fit.
+        let text = std::str::from_utf8(bytes).ok();
+        let tokens = text.map(|text| self.tokenizer.encode(text, Special::Text));
+        let spells = |tokens: &Vec<TokenId>| {
+            let spelled = tokens.iter().flat_map(|&token| self.tokenizer.bytes(token));
+            spelled.eq(bytes)
+        };
+        tokens
+            .filter(spells)
+            .unwrap_or_else(|| self.trie.greedy_tokenize(bytes))
     }
 }

@@ -148,13 +148,12 @@ impl Form {
                 // Text up to the first call, or text in which there is none.
                 line(&mut lark, format_args!("start: plain | before calls"));
                 line(&mut lark, format_args!("plain: PLAIN"));
-                line(&mut lark, format_args!("before: BEFORE"));
                 let tag = CALL_OPEN.trim_end();
                 line(
                     &mut lark,
                     format_args!("PLAIN: /(.|\\n)*/ & ~/(.|\\n)*{tag}(.|\\n)*/"),
                 );
-                line(&mut lark, format_args!("BEFORE[lazy]: /(.|\\n)*{tag}\\n/"));
+                line(&mut lark, format_args!("before[lazy]: /(.|\\n)*{tag}\\n/"));
             }
         }
         let one = match &self.choice {

@@ -64,6 +64,47 @@ const tests = {
     assert.equal(whole.usage.completion_tokens, 16);
   },
 
+  async "JSON of a schema"() {
+    const schema = {
+      type: "object",
+      properties: { colour: { enum: ["red", "green"] }, size: { type: "integer", minimum: 1, maximum: 9 } },
+      required: ["colour", "size"],
+      additionalProperties: false,
+    };
+    const response_format = { type: "json_schema", json_schema: { name: "thing", strict: true, schema } };
+    const thing = JSON.parse((await ask({ response_format, max_tokens: 60 })).choices[0].message.content);
+    assert.deepEqual(Object.keys(thing), ["colour", "size"]);
+    assert.ok(["red", "green"].includes(thing.colour) && Number.isInteger(thing.size));
+  },
+
+  async "tools, whole and streamed"() {
+    const parameters = { type: "object", properties: { on: { type: "boolean" } }, required: ["on"], additionalProperties: false };
+    const fields = {
+      tools: [{ type: "function", function: { name: "light", parameters } }],
+      tool_choice: "required",
+      parallel_tool_calls: false,
+      max_tokens: 60,
+    };
+    const whole = (await ask(fields)).choices[0];
+    assert.equal(whole.finish_reason, "tool_calls");
+    const [call] = whole.message.tool_calls;
+    assert.equal(call.function.name, "light");
+    assert.equal(typeof JSON.parse(call.function.arguments).on, "boolean");
+    const stream = client.chat.completions.stream({ model, messages, seed: 1, ...fields });
+    const final = (await stream.finalChatCompletion()).choices[0];
+    assert.equal(final.message.tool_calls[0].function.arguments, call.function.arguments);
+    const turns = [...messages, whole.message, { role: "tool", tool_call_id: call.id, content: "done" }];
+    assert.ok((await ask({ messages: turns, tools: fields.tools, tool_choice: "none" })).choices[0].message.content);
+  },
+
+  async "predictions"() {
+    const plain = await ask({ temperature: 0, max_tokens: 40 });
+    const content = plain.choices[0].message.content;
+    const predicted = await ask({ temperature: 0, max_tokens: 40, prediction: { type: "content", content } });
+    assert.equal(predicted.choices[0].message.content, content);
+    assert.ok(predicted.usage.completion_tokens_details.accepted_prediction_tokens > 0);
+  },
+
   async "refusals"() {
     await assert.rejects(ask({ temperature: -1 }), (error) => error instanceof OpenAI.BadRequestError && error.param === "temperature");
     await assert.rejects(ask({ reasoning_effort: "high" }), (error) => error.param === "reasoning_effort");

@@ -156,8 +156,6 @@ def test_without_effect():
         metadata={"a": "b"},
         service_tier="auto",
         store=False,
-        prediction={"type": "content", "content": "red"},
-        parallel_tool_calls=True,
         response_format={"type": "text"},
     )
 
@@ -166,9 +164,9 @@ def test_refusals():
     chat = lambda **fields: lambda: ask(**fields)
     refused(openai.BadRequestError, chat(temperature=-1), "temperature")
     refused(openai.BadRequestError, chat(n=0), "n")
-    refused(openai.BadRequestError, chat(response_format={"type": "json_object"}), "response_format")
-    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": {}}}}
-    refused(openai.BadRequestError, chat(tools=[tool]), "tools")
+    refused(openai.BadRequestError, chat(response_format={"type": "yaml"}), "response_format.type")
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "string"}}}
+    refused(openai.BadRequestError, chat(tools=[tool]), "tools[0].function.parameters.type")
     refused(openai.BadRequestError, chat(extra_body={"mirostat": 2}), "mirostat")
     long = refused(openai.BadRequestError, chat(messages=[{"role": "user", "content": "word " * 5000}]))
     assert long.code == "context_length_exceeded"
@@ -177,6 +175,76 @@ def test_refusals():
     refused(openai.AuthenticationError, stranger.models.list)
     assert client.models.retrieve(MODEL).id == MODEL
     refused(openai.NotFoundError, lambda: client.models.retrieve("nobody"))
+
+
+PERSON = {
+    "type": "object",
+    "properties": {
+        "name": {"type": "string", "maxLength": 20},
+        "age": {"type": "integer", "minimum": 0, "maximum": 120},
+        "likes": {"type": "array", "items": {"enum": ["tea", "coffee", "rain"]}, "minItems": 1, "maxItems": 3},
+    },
+    "required": ["name", "age", "likes"],
+    "additionalProperties": False,
+}
+
+
+def test_structured_output():
+    asked = {"messages": [{"role": "user", "content": "Invent a person."}], "max_tokens": 100, "temperature": 1}
+    form = {"type": "json_schema", "json_schema": {"name": "person", "strict": True, "schema": PERSON}}
+    for seed in range(6):
+        plain = ask(**asked, seed=seed, response_format=form, extra_body={"speculation": False})
+        drafted = ask(**asked, seed=seed, response_format=form)
+        assert plain.choices[0].finish_reason == "stop"
+        assert plain.choices[0].message.content == drafted.choices[0].message.content
+        jsonschema.Draft202012Validator(PERSON).validate(json.loads(plain.choices[0].message.content))
+    whole = ask(**asked, response_format={"type": "json_object"})
+    assert whole.choices[0].finish_reason == "length" or isinstance(json.loads(whole.choices[0].message.content), dict)
+
+
+def light(**fields):
+    function = {"name": "set_light", "description": "Switches a light.", "parameters": {
+        "type": "object", "properties": {"room": {"enum": ["kitchen", "hall"]}, "on": {"type": "boolean"}},
+        "required": ["room", "on"], "additionalProperties": False}}
+    return {"type": "function", "function": function | fields}
+
+
+def test_tools():
+    messages = [{"role": "user", "content": "Please switch on the light in the kitchen."}]
+    asked = {"messages": messages, "tools": [light(strict=True)], "max_tokens": 100, "temperature": 0}
+    for choice in ["required", {"type": "function", "function": {"name": "set_light"}}]:
+        whole = ask(**asked, tool_choice=choice, parallel_tool_calls=False)
+        (call,) = whole.choices[0].message.tool_calls
+        assert whole.choices[0].finish_reason == "tool_calls" and whole.choices[0].message.content is None
+        assert call.type == "function" and call.function.name == "set_light"
+        jsonschema.validate(json.loads(call.function.arguments), light()["function"]["parameters"])
+        # The package puts the deltas together by itself.
+        with client.chat.completions.stream(model=MODEL, seed=1, tool_choice=choice, parallel_tool_calls=False, **asked) as stream:
+            events = [valid("ChatCompletionChunk", e.chunk.model_dump(mode="json", exclude_unset=True)) for e in stream if e.type == "chunk"]
+            final = stream.get_final_completion().choices[0]
+        assert len(events) > 3 and final.finish_reason == "tool_calls"
+        assert final.message.tool_calls[0].function.arguments == call.function.arguments
+    # What came back goes on from there.
+    turns = messages + [whole.choices[0].message.model_dump(exclude_none=True), {"role": "tool", "tool_call_id": call.id, "content": "The light is on."}]
+    after = ask(**asked | {"messages": turns}, tool_choice="none")
+    assert after.choices[0].message.content and not after.choices[0].message.tool_calls
+    auto = ask(**asked, tool_choice="auto")
+    for call in auto.choices[0].message.tool_calls or []:
+        jsonschema.validate(json.loads(call.function.arguments), light()["function"]["parameters"])
+    refused(openai.BadRequestError, lambda: ask(**asked, tool_choice={"type": "function", "function": {"name": "g"}}), "tool_choice.function.name")
+
+
+def test_predictions():
+    asked = {"max_tokens": 60, "temperature": 0}
+    plain = ask(**asked)
+    predicted = ask(**asked, prediction={"type": "content", "content": plain.choices[0].message.content})
+    assert predicted.choices[0].message.content == plain.choices[0].message.content
+    details = predicted.usage.completion_tokens_details
+    sources = predicted.model_extra["speculation"]["sources"].get("prediction", {"accepted": 0, "drafted": 0})
+    assert details.accepted_prediction_tokens == sources["accepted"] > 0, (details, sources)
+    assert details.rejected_prediction_tokens == sources["drafted"] - sources["accepted"]
+    wrong = ask(**asked, prediction={"type": "content", "content": "Nothing of the kind was ever said here."})
+    assert wrong.choices[0].message.content == plain.choices[0].message.content
 
 
 def test_texts():

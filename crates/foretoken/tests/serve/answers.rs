@@ -328,10 +328,42 @@ fn what_cannot_be_served_is_named() {
     chat(json!({"speculation": {"x": 1}}), "speculation.x");
     chat(json!({"speculation": "fast"}), "speculation");
     chat(
-        json!({"response_format": {"type": "json_object"}}),
-        "response_format",
+        json!({"response_format": {"type": "yaml"}}),
+        "response_format.type",
     );
-    chat(json!({"tools": [{"type": "function"}]}), "tools");
+    let schema = |schema: Value| json!({"response_format": {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}});
+    chat(schema(json!(7)), "response_format.json_schema.schema");
+    chat(
+        schema(json!({"type": "array", "uniqueItems": true})),
+        "response_format.json_schema.schema",
+    );
+    let with_stop = json!({"response_format": {"type": "json_object"}, "stop": "}"});
+    chat(with_stop, "stop");
+    chat(json!({"tools": [{"type": "function"}]}), "tools[0].function");
+    chat(json!({"tools": [{"type": "search"}]}), "tools[0].type");
+    let tool = |function: Value| json!({"tools": [{"type": "function", "function": function}]});
+    chat(tool(json!({"name": "a b"})), "tools[0].function.name");
+    chat(
+        tool(json!({"name": "f", "parameters": {"type": "string"}})),
+        "tools[0].function.parameters.type",
+    );
+    let odd = json!({"type": "object", "properties": {"a": {"type": "array", "uniqueItems": true}}});
+    chat(
+        tool(json!({"name": "f", "strict": true, "parameters": odd})),
+        "tools[0].function.parameters",
+    );
+    let twice = json!({"type": "function", "function": {"name": "f"}});
+    chat(json!({"tools": [twice, twice]}), "tools[1].function.name");
+    chat(json!({"tool_choice": "required"}), "tool_choice");
+    chat(
+        json!({"tool_choice": {"type": "function", "function": {"name": "f"}}}),
+        "tool_choice.function.name",
+    );
+    chat(json!({"prediction": {"type": "content"}}), "prediction.content");
+    chat(
+        json!({"prediction": {"type": "image", "content": "x"}}),
+        "prediction.type",
+    );
     chat(json!({"reasoning_effort": "high"}), "reasoning_effort");
     chat(json!({"no_such_field": 1}), "no_such_field");
     check(

@@ -2,5 +2,6 @@
 
 mod access;
 mod answers;
+mod forms;
 mod lifetime;
 mod support;

@@ -1,5 +1,5 @@
 //! Developer and newcomer commands of foretoken: `cargo xtask demo`, `models`, `test`, `peers`,
-//! `instructions`, `ranking`, `soak`.
+//! `instructions`, `ranking`, `soak`, `forms`.
 //!
 //! Not here: anything that the engine itself needs.
 #![forbid(unsafe_code)]
@@ -7,6 +7,7 @@
 mod clients;
 mod command;
 mod demo;
+mod forms;
 mod instructions;
 mod models;
 mod peers;
@@ -77,6 +78,8 @@ enum Task {
     Clients,
     /// Many clients at once against a server: answers as alone, faults survived, nothing leaked
     Soak(clients::SoakArgs),
+    /// Measures what grammars and predictions are worth
+    Forms(forms::Args),
     /// Fetch the models and run every test, those on real models included
     Test {
         /// With SmolLM2 alone (98 MB instead of 2 GB)
@@ -97,6 +100,7 @@ fn main() -> ExitCode {
         Task::Ranking { model, out, texts } => ranking::run(&model, &out, &texts),
         Task::Clients => clients::build_and_run(),
         Task::Soak(args) => clients::soak(&args),
+        Task::Forms(args) => forms::run(&args),
         Task::Test { quick } => test::run(quick),
     };
     match result {

@@ -80,7 +80,9 @@ impl Grammars {
         factory.quiet();
         let limits = factory.limits_mut();
         // Of a step: some tens of milliseconds at most. Of all: some tens of megabytes.
+        limits.initial_lexer_fuel = 500_000;
         limits.max_lexer_states = 20_000;
+        limits.max_items_in_row = 1_000;
         limits.max_grammar_size = 200_000;
         limits.verbose_errors = false;
         Ok(Self {

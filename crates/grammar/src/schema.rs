@@ -7,10 +7,18 @@ use crate::{CompileError, check_length};
 /// Most levels of a schema.
 pub const MAX_DEPTH: usize = 64;
 
+/// A text that leaves no choice is written ahead as a whole, and none is longer than the shortest answer.
+const LONGEST_FORCED: u64 = 8 << 10;
+
 /// Checks a schema's size, and says how JSON is written.
 pub(crate) fn prepare(schema: &Value) -> Result<Value, CompileError> {
     check_length(schema.to_string().len())?;
     check_depth(schema)?;
+    if Shortest::of(schema) > LONGEST_FORCED {
+        return Err(CompileError::Refused(format!(
+            "its shortest answer has more than {LONGEST_FORCED} bytes"
+        )));
+    }
     let mut object = match schema {
         Value::Object(object) => object.clone(),
         // Everything is allowed.
@@ -43,4 +51,55 @@ fn check_depth(schema: &Value) -> Result<(), CompileError> {
         }
     }
     Ok(())
+}
+
+/// A lower bound of the bytes of what a schema describes.
+struct Shortest<'a> {
+    root: &'a Value,
+    /// Schemas that may still be looked at: references may multiply them without end.
+    left: std::cell::Cell<u32>,
+}
+
+impl Shortest<'_> {
+    fn of(root: &Value) -> u64 {
+        let left = std::cell::Cell::new(20_000);
+        Shortest { root, left }.bytes(root, 0)
+    }
+
+    fn bytes(&self, schema: &Value, depth: usize) -> u64 {
+        let Some(fields) = schema.as_object().filter(|_| depth < MAX_DEPTH) else {
+            return 0;
+        };
+        let Some(left) = self.left.get().checked_sub(1) else {
+            return 0;
+        };
+        self.left.set(left);
+        let length = |value: &Value| value.to_string().len() as u64;
+        let each = |name: &str| fields.get(name).and_then(Value::as_array).into_iter().flatten();
+        let count = |name: &str| fields.get(name).and_then(Value::as_u64).unwrap_or(0);
+        let below = |value: &Value| self.bytes(value, depth + 1);
+        let mut least = fields.get("const").map_or(0, length);
+        least = least.max(each("enum").map(length).min().unwrap_or(0));
+        least = least.max(count("minLength"));
+        if let Some(target) = fields.get("$ref").and_then(Value::as_str) {
+            let target = target
+                .strip_prefix('#')
+                .and_then(|pointer| self.root.pointer(pointer));
+            least = least.max(target.map_or(0, below));
+        }
+        for name in ["anyOf", "oneOf"] {
+            least = least.max(each(name).map(below).min().unwrap_or(0));
+        }
+        least = least.max(each("allOf").map(below).max().unwrap_or(0));
+        let first = each("prefixItems").count() as u64;
+        let items = fields.get("items").map_or(0, below).max(1);
+        let rest = count("minItems").saturating_sub(first).saturating_mul(items);
+        let prefix = each("prefixItems").take(count("minItems") as usize).map(below);
+        least = least.max(prefix.fold(rest, u64::saturating_add));
+        let properties = each("required").filter_map(|name| {
+            let property = fields.get("properties")?.get(name.as_str()?)?;
+            Some(below(property).saturating_add(length(name)))
+        });
+        least.max(properties.fold(0, u64::saturating_add))
+    }
 }

@@ -232,3 +232,60 @@ fn what_is_too_costly_fails_and_nothing_else_does() {
         assert!(grammar.accept(token));
     }
 }
+
+#[test]
+fn what_another_path_knew_is_forgotten_with_it() {
+    let (grammars, tokenizer) = grammars();
+    let object = |kind: &str, more: bool| {
+        let mut properties =
+            json!({"k": {"const": kind}, "v": {"type": "integer", "minimum": 0, "maximum": 9}});
+        let mut required = vec!["k", "v"];
+        if more {
+            properties["w"] = json!({"type": "boolean"});
+            required.push("w");
+        }
+        json!({"type": "object", "properties": properties, "required": required, "additionalProperties": false})
+    };
+    let schema = json!({"anyOf": [object("a", false), object("b", true)]});
+    let fresh = grammars.json_schema(&schema).unwrap();
+    let tokens = |text: &str| tokenizer.encode(text, Special::Text);
+    let mut grammar = fresh.boxed();
+    let (one, other) = (
+        tokens("{\"k\": \"a\", \"v\": 1"),
+        tokens("{\"k\": \"b\", \"v\": 1"),
+    );
+    for &token in &one {
+        allowed(&mut *grammar);
+        assert!(grammar.accept(token));
+    }
+    allowed(&mut *grammar);
+    grammar.rollback(one.len());
+    let mut alone = fresh.boxed();
+    for &token in &other {
+        assert_eq!(allowed(&mut *grammar), allowed(&mut *alone));
+        assert!(grammar.accept(token) && alone.accept(token));
+    }
+    assert_eq!(allowed(&mut *grammar), allowed(&mut *alone));
+}
+
+#[test]
+fn endless_text_without_a_choice_is_refused() {
+    let (grammars, _) = grammars();
+    let long = |n: usize, count: u64| json!({"type": "array", "items": {"const": "x".repeat(n)}, "minItems": count, "maxItems": count});
+    assert!(grammars.json_schema(&long(10, 10)).is_ok());
+    assert!(matches!(
+        grammars.json_schema(&long(1000, 1000)),
+        Err(CompileError::Refused(_))
+    ));
+    // Through references, each ten times the one before.
+    let mut schema = json!({"$ref": "#/$defs/d0", "$defs": {"d12": {"const": "x"}}});
+    for level in 0..12 {
+        let next = format!("#/$defs/d{}", level + 1);
+        schema["$defs"][format!("d{level}")] =
+            json!({"type": "array", "items": {"$ref": next}, "minItems": 10, "maxItems": 10});
+    }
+    assert!(matches!(
+        grammars.json_schema(&schema),
+        Err(CompileError::Refused(_))
+    ));
+}

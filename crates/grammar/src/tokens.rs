@@ -7,6 +7,10 @@ use llguidance::toktrie::{TokRxInfo, TokTrie, TokenId, TokenizerEnv};
 
 use crate::CompileError;
 
+/// What the tree of tokens can hold.
+const MOST_TOKENS: u32 = 1 << 22;
+const LONGEST_WORD: usize = 1000;
+
 pub(crate) struct Tokens {
     trie: TokTrie,
     tokenizer: Arc<Tokenizer>,
@@ -21,7 +25,10 @@ impl Tokens {
             .first()
             .ok_or_else(|| refuse("no token of the model ends a generation"))?;
         let size = u32::try_from(vocab_size).map_err(|_| refuse("the vocabulary is too large"))?;
-        let words: Vec<Vec<u8>> = (0..size).map(|token| word(tokenizer, token)).collect();
+        let words: Vec<Vec<u8>> = (0..size).map(|token| word(tokenizer, token, &ends)).collect();
+        if size >= MOST_TOKENS || words.iter().any(|word| word.len() > LONGEST_WORD) {
+            return Err(refuse("the vocabulary is too large, or a token of it too long"));
+        }
         let info = TokRxInfo::new(size, end);
         Ok(Self {
             trie: TokTrie::from(&info, &words).with_eos_tokens(&ends),
@@ -30,16 +37,19 @@ impl Tokens {
     }
 }
 
-/// The bytes of a token's text. What stands for no text is marked as such, and no grammar asks for it.
-fn word(tokenizer: &Tokenizer, token: TokenId) -> Vec<u8> {
+/// The bytes of a token's text. What stands for no text, or ends a generation, is marked as such, and no grammar asks for it.
+fn word(tokenizer: &Tokenizer, token: TokenId, ends: &[TokenId]) -> Vec<u8> {
     match tokenizer.bytes(token) {
-        [] => {
-            let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
-            word.extend_from_slice(format!("[{token}]").as_bytes());
-            word
-        }
+        _ if ends.contains(&token) => marked(token),
+        [] => marked(token),
         bytes => bytes.to_vec(),
     }
+}
+
+fn marked(token: TokenId) -> Vec<u8> {
+    let mut word = vec![TokTrie::SPECIAL_TOKEN_MARKER];
+    word.extend_from_slice(format!("[{token}]").as_bytes());
+    word
 }
 
 impl TokenizerEnv for Tokens {

@@ -53,9 +53,9 @@ pub(crate) struct CallParser {
 }
 
 impl CallParser {
-    /// Calls that were found.
-    pub fn calls(&self) -> usize {
-        self.calls
+    /// Whether there are calls, and the last is whole.
+    pub fn called(&self) -> bool {
+        self.calls > 0 && self.state == State::Text
     }
 
     /// Takes in more text.
@@ -184,7 +184,7 @@ mod tests {
     use super::*;
 
     /// All pieces, those of a kind that follow each other joined.
-    fn parse<'t>(chunks: impl Iterator<Item = &'t str>) -> (Vec<Piece>, usize) {
+    fn parse<'t>(chunks: impl Iterator<Item = &'t str>) -> (Vec<Piece>, bool) {
         let mut parser = CallParser::default();
         let mut all: Vec<Piece> = Vec::new();
         let mut add = |pieces: Vec<Piece>| {
@@ -206,7 +206,7 @@ mod tests {
         let mut pieces = Vec::new();
         parser.finish(&mut pieces);
         add(pieces);
-        (all, parser.calls())
+        (all, parser.called())
     }
 
     fn check(text: &str, want: &[Piece]) {

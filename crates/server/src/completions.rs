@@ -57,10 +57,10 @@ pub(crate) async fn chat(
         value.as_array().is_some_and(Vec::is_empty)
     })?;
     fields.finish()?;
-    if form.is_json() && params.stops() {
+    if form.is_whole() && params.stops() {
         return Err(ApiError::field(
             "stop",
-            "would cut JSON: it cannot be asked for together with response_format",
+            "would cut JSON or a call: it cannot be combined with response_format or a tool_choice that demands one",
         ));
     }
     let places = Places::take(&state, params.choices)?;
@@ -131,9 +131,12 @@ pub(crate) async fn text(
 /// The tokens of what the answer will mostly be.
 fn predicted(served: &Served, prediction: Option<String>) -> Result<Vec<Token>, ApiError> {
     let tokens = prediction.map(|text| served.prompts.text(&text)).transpose();
-    Ok(tokens
+    let mut tokens = tokens
         .map_err(|error| ApiError::prompt("prediction", &error))?
-        .unwrap_or_default())
+        .unwrap_or_default();
+    // No answer is longer.
+    tokens.truncate(served.info().context_length);
+    Ok(tokens)
 }
 
 async fn answer(

@@ -172,7 +172,7 @@ impl From<SequenceError> for ApiError {
     fn from(error: SequenceError) -> Self {
         match error {
             SequenceError::Logits(LogitError::AllBanned) => Self::field("logit_bias", error),
-            SequenceError::Logits(LogitError::Grammar) => Self::field("response_format", error),
+            SequenceError::Logits(LogitError::Grammar) => Self::invalid(error.to_string()),
             error => Self::internal(error.to_string()),
         }
     }

@@ -5,20 +5,45 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::fields::Fields;
+use crate::tools::LONGEST_NAME;
 
 /// The messages of a conversation.
 pub(crate) fn messages(values: Vec<Value>) -> Result<Vec<Message>, ApiError> {
     if values.is_empty() {
         return Err(ApiError::field("messages", "is empty"));
     }
-    values
-        .into_iter()
-        .enumerate()
-        .map(|(at, value)| message(Fields::new(value, format!("messages[{at}]"))?))
-        .collect()
+    let mut messages = Vec::new();
+    // Ids of the last calls that have no result yet, in their order, and the results that came: models are not told of ids.
+    let mut open: Vec<String> = Vec::new();
+    let mut results: Vec<(usize, Message)> = Vec::new();
+    for (at, value) in values.into_iter().enumerate() {
+        let (message, ids) = message(Fields::new(value, format!("messages[{at}]"))?)?;
+        if message.role == "tool" {
+            let place = open.iter().position(|id| ids.contains(id)).ok_or_else(|| {
+                let problem = "is none of the calls that this message follows, or has a result already";
+                ApiError::field(format!("messages[{at}].tool_call_id"), problem)
+            })?;
+            // An id answers once.
+            open[place].clear();
+            results.push((place, message));
+            continue;
+        }
+        settle(&mut messages, &mut results);
+        open = ids;
+        messages.push(message);
+    }
+    settle(&mut messages, &mut results);
+    Ok(messages)
 }
 
-fn message(mut fields: Fields) -> Result<Message, ApiError> {
+/// Puts results into the order of their calls.
+fn settle(messages: &mut Vec<Message>, results: &mut Vec<(usize, Message)>) {
+    results.sort_by_key(|(place, _)| *place);
+    messages.extend(results.drain(..).map(|(_, message)| message));
+}
+
+/// A message, and the ids of its calls or of the call that it answers.
+fn message(mut fields: Fields) -> Result<(Message, Vec<String>), ApiError> {
     let role: String = fields.require("role")?;
     let role = match role.as_str() {
         "system" | "user" | "assistant" | "tool" => role,
@@ -29,17 +54,18 @@ fn message(mut fields: Fields) -> Result<Message, ApiError> {
             return Err(ApiError::field(fields.name("role"), problem));
         }
     };
-    let mut tool_calls = Vec::new();
+    let (mut tool_calls, mut ids) = (Vec::new(), Vec::new());
     if role == "assistant" {
         let name = fields.name("tool_calls");
         let calls: Vec<Value> = fields.take("tool_calls")?.unwrap_or_default();
         for (at, call) in calls.into_iter().enumerate() {
-            tool_calls.push(tool_call(Fields::new(call, format!("{name}[{at}]"))?)?);
+            let (call, id) = tool_call(Fields::new(call, format!("{name}[{at}]"))?)?;
+            tool_calls.push(call);
+            ids.push(id);
         }
     }
     if role == "tool" {
-        // Results stand in the order of the calls: models are not told of ids.
-        let _: String = fields.require("tool_call_id")?;
+        ids.push(fields.require("tool_call_id")?);
     }
     let content = match tool_calls.is_empty() {
         true => Some(fields.require("content")?),
@@ -53,29 +79,37 @@ fn message(mut fields: Fields) -> Result<Message, ApiError> {
     fields.expect("tool_calls", none)?;
     fields.expect("annotations", none)?;
     fields.finish()?;
-    Ok(Message {
+    let message = Message {
         role,
         content,
         tool_calls,
-    })
+    };
+    Ok((message, ids))
 }
 
-fn tool_call(mut fields: Fields) -> Result<ToolCall, ApiError> {
-    let _: Option<String> = fields.take("id")?;
+fn tool_call(mut fields: Fields) -> Result<(ToolCall, String), ApiError> {
+    let id = fields.require("id")?;
     fields.expect("type", |kind| kind == "function")?;
     // Of a stream, which clients may have put together.
     fields.ignore(&["index"]);
     let name = fields.name("function");
     let mut function = Fields::new(fields.require("function")?, name)?;
     fields.finish()?;
-    let name = function.require("name")?;
+    let name: String = function.require("name")?;
+    if name.len() > LONGEST_NAME {
+        return Err(ApiError::field(
+            function.name("name"),
+            format!("is longer than {LONGEST_NAME} bytes"),
+        ));
+    }
     let arguments: String = function.require("arguments")?;
     function.finish()?;
-    Ok(ToolCall {
+    let call = ToolCall {
         name,
         // A model may have said what is no JSON.
         arguments: serde_json::from_str(&arguments).unwrap_or(Value::String(arguments)),
-    })
+    };
+    Ok((call, id))
 }
 
 /// A message's text, or the texts of its parts.
@@ -126,9 +160,13 @@ mod tests {
                 {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{\"a\": [1]}"}},
                 {"id": "call_2", "type": "function", "function": {"name": "g", "arguments": "nonsense"}},
             ]}),
+            json!({"role": "tool", "tool_call_id": "call_2", "content": "8"}),
             json!({"role": "tool", "tool_call_id": "call_1", "content": "7"}),
+            json!({"role": "user", "content": "Thanks."}),
         ])
         .unwrap();
+        let said: Vec<_> = got.iter().map(|m| m.content.as_str()).collect();
+        assert_eq!(said, ["", "7", "8", "Thanks."]);
         assert_eq!(got[0].tool_calls[0].name, "f");
         assert_eq!(got[0].tool_calls[0].arguments, json!({"a": [1]}));
         assert_eq!(got[0].tool_calls[1].arguments, json!("nonsense"));
@@ -144,6 +182,10 @@ mod tests {
         check(json!({"role": "function", "content": "x"}), "messages[1].role");
         check(
             json!({"role": "tool", "content": "x"}),
+            "messages[1].tool_call_id",
+        );
+        check(
+            json!({"role": "tool", "tool_call_id": "a", "content": "x"}),
             "messages[1].tool_call_id",
         );
         check(

@@ -88,7 +88,7 @@ impl Shape {
         let mut usage = Usage::default();
         let mut choices = Vec::new();
         for (index, answer) in answers.iter().enumerate() {
-            let mut calls = 0;
+            let mut called = false;
             let mut choice = match (self.kind, self.parser()) {
                 (Kind::Text, _) => json!({"text": answer.text}),
                 (Kind::Chat { .. }, None) => {
@@ -98,7 +98,7 @@ impl Shape {
                     let mut pieces = Vec::new();
                     parser.push(&answer.text, &mut pieces);
                     parser.finish(&mut pieces);
-                    calls = parser.calls();
+                    called = parser.called();
                     json!({"message": self.message(index, &pieces)})
                 }
             };
@@ -117,7 +117,7 @@ impl Shape {
             usage.completion += answer.tokens.len();
             if let Some((finish, stats)) = &answer.end {
                 self.count(&mut usage, index, stats);
-                fields.insert("finish_reason".into(), finish_reason(*finish, calls).into());
+                fields.insert("finish_reason".into(), finish_reason(*finish, called).into());
                 if answers.len() > 1 {
                     self.add_statistics(fields, stats);
                 }
@@ -191,8 +191,8 @@ impl Shape {
     }
 
     /// The chunk that ends a choice, with its statistics.
-    pub fn last(&self, index: usize, finish: FinishReason, calls: usize, stats: &Stats) -> Value {
-        let finish = finish_reason(finish, calls);
+    pub fn last(&self, index: usize, finish: FinishReason, called: bool, stats: &Stats) -> Value {
+        let finish = finish_reason(finish, called);
         let mut chunk = self.chunk(match self.kind {
             Kind::Chat { .. } => json!({"index": index, "delta": {}, "finish_reason": finish}),
             Kind::Text => json!({"index": index, "text": "", "finish_reason": finish}),
@@ -377,9 +377,9 @@ fn content(pieces: &[Piece]) -> String {
     texts.collect()
 }
 
-fn finish_reason(finish: FinishReason, calls: usize) -> &'static str {
+fn finish_reason(finish: FinishReason, called: bool) -> &'static str {
     match finish {
-        FinishReason::Stop if calls > 0 => "tool_calls",
+        FinishReason::Stop if called => "tool_calls",
         FinishReason::Stop => "stop",
         // The limit was the context's.
         FinishReason::Length | FinishReason::Context => "length",

@@ -115,10 +115,10 @@ impl Streaming {
             Some(Ok((choice, Update::Done(Ok((finish, stats)))))) => {
                 self.shape.count(&mut self.usage, choice, &stats);
                 let state = &mut self.choices[choice];
-                let (mut pieces, mut calls) = (Vec::new(), 0);
+                let (mut pieces, mut called) = (Vec::new(), false);
                 if let Some(parser) = &mut state.parser {
                     parser.finish(&mut pieces);
-                    calls = parser.calls();
+                    called = parser.called();
                 }
                 if let Some(chunk) = self
                     .shape
@@ -126,7 +126,7 @@ impl Streaming {
                 {
                     self.push(chunk);
                 }
-                let chunk = self.shape.last(choice, finish, calls, &stats);
+                let chunk = self.shape.last(choice, finish, called, &stats);
                 self.push(chunk);
             }
             Some(Ok((_, Update::Done(Err(error))))) => self.fail(&error.into()),

@@ -14,7 +14,7 @@ use crate::fields::Fields;
 /// Most functions of a request.
 const MOST_TOOLS: usize = 128;
 /// Longest name of a function.
-const LONGEST_NAME: usize = 64;
+pub(crate) const LONGEST_NAME: usize = 64;
 
 /// What a request says about its answer's form.
 #[derive(Debug, Default)]
@@ -74,6 +74,16 @@ impl Form {
                 "is there twice",
             ));
         }
+        let bytes: usize = tools.iter().map(|tool| tool.parameters.to_string().len()).sum();
+        if bytes > foretoken_grammar::MAX_BYTES {
+            return Err(ApiError::field(
+                "tools",
+                format!(
+                    "have more than {} bytes of parameters",
+                    foretoken_grammar::MAX_BYTES
+                ),
+            ));
+        }
         let choice = choice(fields, &tools)?;
         Ok(Self {
             format: format(fields)?,
@@ -88,9 +98,13 @@ impl Form {
         self.format == Format::Text && !self.calls()
     }
 
-    /// Whether the text must be JSON to its end.
-    pub fn is_json(&self) -> bool {
-        self.format != Format::Text
+    /// Whether a text that ends the answer could only cut what it must be: JSON, or a call.
+    pub fn is_whole(&self) -> bool {
+        self.format != Format::Text || self.calls() && self.must_call()
+    }
+
+    fn must_call(&self) -> bool {
+        matches!(self.choice, Choice::Required | Choice::Function(_))
     }
 
     /// Whether the answer may call functions.
@@ -131,7 +145,7 @@ impl Form {
 
     /// A grammar in Lark's notation: calls, or what else the answer may be.
     fn lark(&self, format: Option<String>, grammars: &Grammars) -> Result<String, ApiError> {
-        let forced = matches!(self.choice, Choice::Required | Choice::Function(_));
+        let forced = self.must_call();
         let mut lark = String::new();
         let open = literal(CALL_OPEN);
         let line = |lark: &mut String, text: std::fmt::Arguments<'_>| {
@@ -146,14 +160,14 @@ impl Form {
             }
             (false, None) => {
                 // Text up to the first call, or text in which there is none.
-                line(&mut lark, format_args!("start: plain | before calls"));
+                line(&mut lark, format_args!("start: plain | before \"\\n\" calls"));
                 line(&mut lark, format_args!("plain: PLAIN"));
                 let tag = CALL_OPEN.trim_end();
                 line(
                     &mut lark,
                     format_args!("PLAIN: /(.|\\n)*/ & ~/(.|\\n)*{tag}(.|\\n)*/"),
                 );
-                line(&mut lark, format_args!("before[lazy]: /(.|\\n)*{tag}\\n/"));
+                line(&mut lark, format_args!("before[lazy]: /(.|\\n)*{tag}/"));
             }
         }
         let one = match &self.choice {

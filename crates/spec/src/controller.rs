@@ -518,7 +518,9 @@ impl Drafter for ControlledDrafter {
             requests.iter_mut().for_each(Request::apply_grammar);
             self.round.draft_seconds = start.elapsed().as_secs_f64();
             self.ask_model(requests)?;
+            let start = Instant::now();
             requests.iter_mut().for_each(Request::apply_grammar);
+            self.round.draft_seconds += start.elapsed().as_secs_f64();
         }
         self.prune(requests);
         Ok(())

@@ -237,7 +237,7 @@ impl Sampler {
         }
     }
 
-    /// Goes on from a snapshot; like [`SamplerSnapshot::sampler`], but keeps this sampler's memory.
+    /// Goes on from a snapshot, which has no grammar; like [`SamplerSnapshot::sampler`], but keeps this sampler's memory.
     pub fn restore(&mut self, snapshot: &SamplerSnapshot) {
         self.params.clone_from(&snapshot.params);
         self.key = snapshot.key;
@@ -245,6 +245,7 @@ impl Sampler {
         self.state.fixed = snapshot.state.fixed;
         self.state.generated.clone_from(&snapshot.state.generated);
         self.state.position = snapshot.state.position;
+        self.grammar = None;
     }
 
     /// The `m` best surviving tokens by processed logit plus noise, best first, so that the first is what

@@ -167,6 +167,14 @@ fn tojson(value: &Value, indent: Option<usize>, options: Kwargs) -> Result<Strin
     json.into_string()
 }
 
+/// A value as Python writes it.
+pub(super) fn spaced(value: &serde_json::Value) -> String {
+    let mut text = Vec::new();
+    let written = value.serialize(&mut serde_json::Serializer::with_formatter(&mut text, Spaced));
+    written.expect("a text takes all");
+    String::from_utf8(text).expect("JSON is text")
+}
+
 /// Python's separators: `, ` and `: `.
 struct Spaced;
 

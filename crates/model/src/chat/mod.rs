@@ -134,7 +134,10 @@ impl ChatTemplate {
 
     /// Whether calls come out in the form that answers are read in ([`CALL_OPEN`]).
     fn knows_tools(&self) -> bool {
-        self.source.contains("tools") && self.source.contains(CALL_OPEN.trim_end())
+        let written = ["\"arguments\": ", "\\\"arguments\\\": "];
+        self.source.contains("tools")
+            && self.source.contains(CALL_OPEN.trim_end())
+            && written.iter().any(|field| self.source.contains(field))
     }
 
     /// The prompt, apart by whose text it is.

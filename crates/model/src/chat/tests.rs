@@ -369,3 +369,108 @@ proptest! {
         prop_assert_eq!(marks.remove(&marks.mark(&text, &ranges)), (text.clone(), ranges));
     }
 }
+
+/// A template that knows functions, in the way of Qwen's.
+const WITH_TOOLS: &str = "{% if tools %}<|im_start|>tools{% for tool in tools %}\n{{ tool | tojson }}{% endfor %}<|im_end|>{% endif %}\
+    {% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}{% for call in m.tool_calls %}\
+    <tool_call>\n{\"name\": \"{{ call.name }}\", \"arguments\": {{ call.arguments | tojson }}}\n</tool_call>{% endfor %}<|im_end|>{% endfor %}";
+/// One that does not.
+const WITHOUT_TOOLS: &str =
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>{% endfor %}";
+
+fn conversation() -> (Vec<Message>, Vec<serde_json::Value>) {
+    let called = Message {
+        tool_calls: vec![ToolCall {
+            name: "light".into(),
+            arguments: serde_json::json!({"room": "</s>hall", "on": true}),
+        }],
+        ..message("assistant", "")
+    };
+    let messages = vec![
+        message("user", "Dark!"),
+        called,
+        message("tool", "on<|im_end|>"),
+        message("tool", "again"),
+    ];
+    let tool = serde_json::json!({"type": "function", "function": {"name": "light", "description": "<|im_end|> lights",
+        "parameters": {"type": "object", "properties": {"<|im_start|>": {"type": "string"}}}}});
+    (messages, vec![tool])
+}
+
+#[test]
+fn functions_reach_a_template_that_knows_them() {
+    let (messages, tools) = conversation();
+    let template = ChatTemplate::new(WITH_TOOLS).unwrap();
+    let text = template.render(&tokenizer(), &messages, &tools).unwrap().text;
+    assert!(
+        text.starts_with("<|im_start|>tools\n{\"type\": \"function\", \"function\": {\"name\": \"light\", \"description\": \"<|im_end|> lights\", "),
+        "{text}"
+    );
+    assert!(text.contains("<tool_call>\n{\"name\": \"light\", \"arguments\": {\"room\": \"</s>hall\", \"on\": true}}\n</tool_call>"), "{text}");
+    // None: as if there were no such thing.
+    let plain = template.render(&tokenizer(), &user("x"), &[]).unwrap().text;
+    assert_eq!(plain, "<|im_start|>user\nx<|im_end|>");
+}
+
+#[test]
+fn a_template_that_knows_no_functions_is_told_in_words() {
+    let (messages, tools) = conversation();
+    let tokenizer = tokenizer();
+    let template = ChatTemplate::new(WITHOUT_TOOLS).unwrap();
+    let tokens = template.encode(&tokenizer, &messages, &tools).unwrap();
+    let text: Vec<u8> = tokens
+        .iter()
+        .flat_map(|&token| tokenizer.bytes(token).to_vec())
+        .collect();
+    let text = String::from_utf8(text).unwrap();
+    assert!(
+        text.starts_with("system\n") && text.contains("\"name\":\"light\""),
+        "{text}"
+    );
+    assert!(text.contains("assistant\n<tool_call>\n{\"name\": \"light\", \"arguments\": {\"room\": \"</s>hall\", \"on\": true}}\n</tool_call>"), "{text}");
+    // Results that follow each other are one message of the user.
+    assert!(
+        text.ends_with(
+            "user\n<tool_response>\non<|im_end|>\n</tool_response>\n<tool_response>\nagain\n</tool_response>"
+        ),
+        "{text}"
+    );
+    let after_a_system = [vec![message("system", "Be brief.")], messages].concat();
+    let with_system = template.encode(&tokenizer, &after_a_system, &tools).unwrap();
+    let roles = |tokens: &[Token]| {
+        tokens
+            .iter()
+            .filter(|&&token| tokenizer.piece(token) == "<|im_start|>")
+            .count()
+    };
+    assert_eq!((roles(&tokens), roles(&with_system)), (4, 4));
+}
+
+#[test]
+fn texts_of_functions_and_calls_are_no_control_tokens() {
+    let (messages, tools) = conversation();
+    let tokenizer = tokenizer();
+    for source in [WITH_TOOLS, WITHOUT_TOOLS] {
+        let template = ChatTemplate::new(source).unwrap();
+        let harmless = |text: &str| {
+            text.replace("<|im_end|>", "")
+                .replace("<|im_start|>", "x")
+                .replace("</s>", "")
+        };
+        let tame_tools: Vec<serde_json::Value> = tools
+            .iter()
+            .map(|t| serde_json::from_str(&harmless(&t.to_string())).unwrap())
+            .collect();
+        let mut tame = messages.clone();
+        tame[1].tool_calls[0].arguments = serde_json::json!({"room": "hall", "on": true});
+        tame[2].content = harmless(&tame[2].content);
+        let own = |messages: &[Message], tools: &[serde_json::Value]| -> Vec<Token> {
+            let tokens = template.encode(&tokenizer, messages, tools).unwrap();
+            tokens
+                .into_iter()
+                .filter(|&token| testing::is_control(&tokenizer, token))
+                .collect()
+        };
+        assert_eq!(own(&messages, &tools), own(&tame, &tame_tools), "{source}");
+    }
+}

@@ -5,6 +5,7 @@
 
 use serde_json::Value;
 
+use super::environment::spaced;
 use super::{Message, ToolCall};
 
 /// What stands around a call.
@@ -18,9 +19,11 @@ pub(super) fn in_words(messages: &[Message], tools: &[Value]) -> Vec<Message> {
     for message in messages {
         let mut content = message.content.clone();
         for ToolCall { name, arguments } in &message.tool_calls {
-            let call = serde_json::json!({"name": name, "arguments": arguments});
+            let (name, arguments) = (spaced(&name.as_str().into()), spaced(arguments));
             let gap = if content.is_empty() { "" } else { "\n" };
-            content = format!("{content}{gap}{CALL_OPEN}{call}{CALL_CLOSE}");
+            content = format!(
+                "{content}{gap}{CALL_OPEN}{{\"name\": {name}, \"arguments\": {arguments}}}{CALL_CLOSE}"
+            );
         }
         match (message.role.as_str(), told.last_mut()) {
             // Results that follow each other are one message: many templates want the roles to take turns.

@@ -11,6 +11,8 @@ use crate::{DraftError, Drafter, Proposal, Request, SequenceId, Source, Token};
 
 /// Tokens of the answer that are compared to find the place again.
 const CONTEXT: usize = 16;
+/// So many places before and behind the one expected are looked at.
+const NEAR: usize = 64;
 /// Fewer in common than this may be chance.
 const LEAST_CONTEXT: usize = 2;
 /// How likely the next token is, after so many in a row that were right; the controller measures what is true.
@@ -66,7 +68,10 @@ impl Prediction {
             let pairs = answer.iter().rev().zip(self.tokens[..=at].iter().rev());
             pairs.take(CONTEXT).take_while(|(a, b)| a == b).count()
         };
-        let found = self.places.get(&last)?.iter().map(|&at| (common(at), at));
+        let places = self.places.get(&last)?;
+        let middle = places.partition_point(|&at| at < place.next);
+        let near = &places[middle.saturating_sub(NEAR)..places.len().min(middle + NEAR)];
+        let found = near.iter().map(|&at| (common(at), at));
         // Of equally good places the nearest, one behind rather than one before.
         let (common, at) = found.max_by_key(|&(common, at)| {
             let distance = at.abs_diff(place.next);

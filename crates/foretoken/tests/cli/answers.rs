@@ -69,7 +69,7 @@ fn json_has_every_field_always() {
         check(&object["timings"]["draft"], "load_s prompt_s eval_s sample_s");
         check(
             &object["speculation"],
-            "drafter off_reason lossless forced_acceptance rounds proposed drafted accepted discarded_by_cut acceptance_rate \
+            "drafter off_reason lossless forced_acceptance rounds proposed drafted accepted sources discarded_by_cut acceptance_rate \
              tokens_per_round accepted_per_position rows_histogram draft_s verify_s \
              predicted_tps plain_rounds",
         );
@@ -469,4 +469,47 @@ fn a_draft_vocabulary_is_what_requests_held_first() {
     let again = answer(&format!("{} --draft-vocab 260", own_draft_args()));
     assert_eq!(again["tokens"], object["tokens"]);
     assert_ne!(std::fs::read(&files[0]).unwrap(), b"nonsense");
+}
+
+#[test]
+fn json_of_a_schema() {
+    let dir = tempfile::tempdir().unwrap();
+    let schema = |name: &str, text: &str| {
+        let file = dir.path().join(name);
+        std::fs::write(&file, text).unwrap();
+        file.display().to_string()
+    };
+    let fine = schema(
+        "fine.json",
+        r#"{"type": "array", "items": {"enum": ["hen", "egg"]}, "minItems": 2, "maxItems": 3}"#,
+    );
+    let plain = json(&mut run(&format!(
+        "-p x --seed 5 --temp 1 -n 60 --drafter none --json-schema {fine}"
+    )));
+    let value: Value = serde_json::from_str(plain["text"].as_str().unwrap()).unwrap();
+    assert!(
+        value
+            .as_array()
+            .is_some_and(|items| (2..=3).contains(&items.len())),
+        "{value}"
+    );
+    for drafting in ["--draft-fixed 3", &format!("--draft-fixed 3 {}", draft_args())] {
+        let drafted = json(&mut run(&format!(
+            "-p x --seed 5 --temp 1 -n 60 {drafting} --json-schema {fine}"
+        )));
+        assert_eq!(drafted["tokens"], plain["tokens"], "{drafting}");
+    }
+    for (file, text, says) in [
+        (
+            "odd.json",
+            r#"{"uniqueItems": true, "type": "array"}"#,
+            "uniqueItems",
+        ),
+        ("no.json", "{", "not JSON"),
+    ] {
+        let file = schema(file, text);
+        let (output, _, stderr) = output(&mut run(&format!("-p x --json-schema {file}")));
+        assert_eq!(output.status.code(), Some(1));
+        assert!(stderr.contains(&file) && stderr.contains(says), "{stderr}");
+    }
 }

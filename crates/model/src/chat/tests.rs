@@ -403,7 +403,7 @@ fn functions_reach_a_template_that_knows_them() {
     let template = ChatTemplate::new(WITH_TOOLS).unwrap();
     let text = template.render(&tokenizer(), &messages, &tools).unwrap().text;
     assert!(
-        text.starts_with("<|im_start|>tools\n{\"type\": \"function\", \"function\": {\"name\": \"light\", \"description\": \"<|im_end|> lights\", "),
+        text.starts_with("<|im_start|>tools{\"type\": \"function\", \"function\": {\"name\": \"light\", \"description\": \"<|im_end|> lights\", "),
         "{text}"
     );
     assert!(text.contains("<tool_call>\n{\"name\": \"light\", \"arguments\": {\"room\": \"</s>hall\", \"on\": true}}\n</tool_call>"), "{text}");

@@ -30,6 +30,9 @@ use tokens::Tokens;
 /// Most bytes of a grammar or schema.
 pub const MAX_BYTES: usize = 256 << 10;
 
+/// Address space for the stack of the compiler; only what is used becomes memory.
+const STACK: usize = 1 << 28;
+
 /// Compiles grammars for one model's tokens.
 pub struct Grammars {
     factory: ParserFactory,
@@ -82,7 +85,6 @@ impl Grammars {
         // Of a step: some tens of milliseconds at most. Of all: some tens of megabytes.
         limits.initial_lexer_fuel = 500_000;
         limits.max_lexer_states = 20_000;
-        limits.max_items_in_row = 1_000;
         limits.max_grammar_size = 200_000;
         limits.verbose_errors = false;
         Ok(Self {
@@ -118,7 +120,16 @@ impl Grammars {
     }
 
     fn compile(&self, grammar: TopLevelGrammar) -> Result<Box<dyn Grammar>, CompileError> {
-        let parser = self.factory.create_parser(grammar).map_err(refused)?;
+        // The compiler recurses along what the schema refers to.
+        let parser = std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .name("grammar".into())
+                .stack_size(STACK)
+                .spawn_scoped(scope, || self.factory.create_parser(grammar).map_err(refused))
+                .map_err(refused)?
+                .join()
+                .unwrap_or_else(|_| Err(CompileError::Refused("it made the compiler panic".into())))
+        })?;
         let mut matcher = Matcher::new(Ok(parser));
         if let Some(error) = matcher.get_error() {
             return Err(CompileError::Refused(error));

@@ -37,12 +37,39 @@ pub(crate) fn prepare(schema: &Value) -> Result<Value, CompileError> {
     Ok(Value::Object(object))
 }
 
+/// More references than this may be a chain that is followed to its end at once.
+const MOST_REFERENCES: usize = 1_000;
+/// Bounds beyond this are no whole numbers of doubles, and the compiler cannot count to them.
+const GREATEST_BOUND: f64 = (1u64 << 53) as f64;
+const BOUNDS: [&str; 5] = [
+    "minimum",
+    "maximum",
+    "exclusiveMinimum",
+    "exclusiveMaximum",
+    "multipleOf",
+];
+
 /// Without recursion: the schema comes from a stranger.
 fn check_depth(schema: &Value) -> Result<(), CompileError> {
     let mut open = vec![(schema, 1)];
+    let mut references = 0;
     while let Some((value, depth)) = open.pop() {
         if depth > MAX_DEPTH {
             return Err(CompileError::TooDeep);
+        }
+        references += usize::from(value.get("$ref").is_some());
+        if references > MOST_REFERENCES {
+            return Err(CompileError::Refused(format!(
+                "it has more than {MOST_REFERENCES} references"
+            )));
+        }
+        for name in BOUNDS {
+            let bound = value.get(name).and_then(Value::as_f64);
+            if bound.is_some_and(|bound| bound.abs() > GREATEST_BOUND) {
+                return Err(CompileError::Refused(format!(
+                    "{name} is beyond {GREATEST_BOUND}"
+                )));
+            }
         }
         match value {
             Value::Array(items) => open.extend(items.iter().map(|item| (item, depth + 1))),

@@ -205,6 +205,17 @@ fn what_cannot_be_kept_to_is_refused() {
             "{schema}: {error:?}"
         );
     }
+    refusal(
+        serde_json::from_str(
+            r#"{"type": "integer", "minimum": -1000000000000000000000, "maximum": -100000000000000000000}"#,
+        )
+        .unwrap(),
+    );
+    let mut chain = json!({"$ref": "#/$defs/d0", "$defs": {"d3000": {"type": "null"}}});
+    for at in 0..3000 {
+        chain["$defs"][format!("d{at}")] = json!({"$ref": format!("#/$defs/d{}", at + 1)});
+    }
+    refusal(chain);
     let deep = (0..80).fold(
         json!({"type": "integer"}),
         |inner, _| json!({"type": "array", "items": inner}),
@@ -288,4 +299,14 @@ fn endless_text_without_a_choice_is_refused() {
         grammars.json_schema(&schema),
         Err(CompileError::Refused(_))
     ));
+}
+
+#[test]
+fn a_chain_of_references_is_followed() {
+    let (grammars, _) = grammars();
+    let mut chain = json!({"$ref": "#/$defs/d0", "$defs": {"d900": {"type": "null"}}});
+    for at in 0..900 {
+        chain["$defs"][format!("d{at}")] = json!({"$ref": format!("#/$defs/d{}", at + 1)});
+    }
+    assert!(takes(&*grammars.json_schema(&chain).unwrap(), "null"));
 }

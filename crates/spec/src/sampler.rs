@@ -68,6 +68,8 @@ pub struct Sampler {
     key: u64,
     state: State,
     grammar: Option<Box<dyn Grammar>>,
+    /// The grammar could not take in a token that was said.
+    lost: bool,
     scratch: Scratch,
 }
 
@@ -120,6 +122,7 @@ impl Sampler {
             key,
             state,
             grammar: None,
+            lost: false,
             scratch: Scratch::default(),
         }
     }
@@ -157,8 +160,12 @@ impl Sampler {
             key,
             state,
             grammar,
+            lost,
             scratch,
         } = self;
+        if *lost {
+            return Err(LogitError::Grammar);
+        }
         let Scratch {
             logits: copy,
             recent,
@@ -186,8 +193,8 @@ impl Sampler {
             *self.state.generated.entry(token).or_insert(0) += 1;
         }
         if let Some(grammar) = &mut self.grammar {
-            let legal = grammar.accept(token);
-            debug_assert!(legal, "what was drawn is allowed");
+            // What was drawn is allowed, but taking it in may cost more than the grammar may have.
+            self.lost |= !grammar.accept(token);
         }
         Flow::Continue
     }
@@ -332,6 +339,7 @@ impl SamplerSnapshot {
             key: self.key,
             state: self.state.clone(),
             grammar: None,
+            lost: false,
             scratch: Scratch::default(),
         }
     }

@@ -359,3 +359,19 @@ proptest! {
         prop_assert!(proposals[0].confidence > 0.0 && sum <= 1.0 + 1e-5);
     }
 }
+
+#[test]
+fn a_grammar_that_cannot_go_on_ends_the_draws() {
+    let grammar = crate::testing::FixedText::new(&[&[1], &[2]], 3);
+    let mut sampler = Sampler::new(greedy(), 0, &[0]).with_grammar(Some(Box::new(grammar)));
+    let logits = [9.0, 1.0, 2.0, 3.0];
+    assert_eq!(sampler.sample(&logits), Ok(1));
+    sampler.accept(1);
+    assert_eq!(sampler.sample(&logits), Ok(2));
+    sampler.accept(2);
+    sampler.rollback(1);
+    assert_eq!(sampler.sample(&logits), Ok(2));
+    // Said all the same.
+    sampler.accept(0);
+    assert_eq!(sampler.sample(&logits), Err(LogitError::Grammar));
+}

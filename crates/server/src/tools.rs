@@ -329,3 +329,92 @@ fn choice(fields: &mut Fields, tools: &[Tool]) -> Result<Choice, ApiError> {
 fn literal(text: &str) -> String {
     Value::from(text).to_string()
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use foretoken_gguf::Gguf;
+    use foretoken_model::testing::TinyModel;
+    use foretoken_model::{Special, Tokenizer};
+
+    use super::*;
+
+    fn grammars() -> (Grammars, Arc<Tokenizer>) {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("tiny.gguf");
+        TinyModel::qwen2().write(&file).unwrap();
+        let tokenizer = Arc::new(Tokenizer::from_gguf(&Gguf::open(&file).unwrap()).unwrap());
+        (
+            Grammars::new(&tokenizer, tokenizer.vocab_size()).unwrap(),
+            tokenizer,
+        )
+    }
+
+    const ON: &str = "<tool_call>\n{\"name\": \"light\", \"arguments\": {\"on\": true}}\n</tool_call>";
+    const NOW: &str = "<tool_call>\n{\"name\": \"now\", \"arguments\": {}}\n</tool_call>";
+
+    #[test]
+    fn answers_are_what_the_choice_allows() {
+        let (grammars, tokenizer) = grammars();
+        let end = tokenizer.end_of_generation()[0];
+        let check = |more: Value, texts: &[(String, bool)]| {
+            let mut body = json!({"tools": [
+                {"type": "function", "function": {"name": "light", "strict": true, "parameters": {"type": "object",
+                    "properties": {"on": {"type": "boolean"}}, "required": ["on"], "additionalProperties": false}}},
+                {"type": "function", "function": {"name": "now"}},
+            ]});
+            body.as_object_mut()
+                .unwrap()
+                .extend(more.as_object().unwrap().clone());
+            let mut fields = Fields::new(body, "").unwrap();
+            let form = Form::take(&mut fields).unwrap();
+            for (text, want) in texts {
+                let mut grammar = form.grammar(&grammars).unwrap().expect("a grammar");
+                let tokens = tokenizer.encode(text, Special::Text);
+                let taken = tokens.iter().all(|&token| grammar.accept(token)) && grammar.accept(end);
+                assert_eq!(taken, *want, "{more} {text}");
+            }
+        };
+        let text = |text: &str, want| (text.to_string(), want);
+        let calls = [(format!("{ON}\n{NOW}"), true), text(ON, true), text(NOW, true)];
+        let wrong = [
+            text(
+                "<tool_call>\n{\"name\": \"fly\", \"arguments\": {}}\n</tool_call>",
+                false,
+            ),
+            text(
+                "<tool_call>\n{\"name\": \"light\", \"arguments\": {\"on\": 1}}\n</tool_call>",
+                false,
+            ),
+            text(
+                "<tool_call>{\"name\": \"now\", \"arguments\": {}}</tool_call>",
+                false,
+            ),
+            text("<tool_call>\n{\"name\": \"now\"", false),
+        ];
+        let spoken = [
+            text("Hello.", true),
+            text("a <tool> b", true),
+            (format!("Sure.\n{ON}"), true),
+        ];
+        check(json!({}), &[&calls[..], &wrong, &spoken].concat());
+        let silent = spoken.clone().map(|(text, _)| (text, false));
+        check(
+            json!({"tool_choice": "required"}),
+            &[&calls[..], &wrong, &silent].concat(),
+        );
+        let one = [(format!("{ON}\n{NOW}"), false), text(ON, true), text(NOW, true)];
+        check(
+            json!({"parallel_tool_calls": false}),
+            &[&one[..], &wrong, &spoken].concat(),
+        );
+        let named = [text(ON, false), text(NOW, true), text("Hello.", false)];
+        check(
+            json!({"tool_choice": {"type": "function", "function": {"name": "now"}}}),
+            &named,
+        );
+        let json_or_call = [text("{\"a\": 1}", true), text(ON, true), text("Hello.", false)];
+        check(json!({"response_format": {"type": "json_object"}}), &json_or_call);
+    }
+}

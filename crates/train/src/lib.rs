@@ -1,0 +1,9 @@
+//! Training of MLP speculators (Wertheimer et al. 2024, arXiv 2404.19124) from any target model: what the target computes for texts, mostly
+//! its own, is kept on disk ([`Dataset`]), and a small network learns to foretell it.
+//!
+//! Not here: serving, file formats of models.
+#![forbid(unsafe_code)]
+
+mod dataset;
+
+pub use dataset::{Dataset, DatasetError, DatasetMeta, DatasetWriter, Rows, Sequence};

@@ -3,13 +3,14 @@
 //! - `meta.json`: [`DatasetMeta`]: what the rows are of. Rows of another target are refused.
 //! - `rows.bin`: one record for each row: token (u32), hidden state after the final norm (f16 each), the target's likeliest next tokens (u32 each)
 //!   and their probabilities (f16 each), all little-endian.
-//! - `sequences.bin`: for each sequence the number of its rows (u32). Rows after the last whole sequence are what an
-//!   interrupted run left; they are written over.
+//! - `sequences.bin`: for each sequence, in the order of its rows, their number and its own (u32 each). Rows after the last whole sequence are
+//!   what an interrupted run left; they are written over.
 //!
 //! Row t of a sequence holds token x_t, the state after reading it, and the distribution of x_{t+1}.
 //!
 //! Not here: how rows are come by, and what is learned from them.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, BufWriter, Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
@@ -24,8 +25,8 @@ use serde::{Deserialize, Serialize};
 pub struct DatasetMeta {
     /// The target: its tokenizer and its weights, as whoever writes rows tells them apart.
     pub target: String,
-    /// Seed of all that was drawn at random.
-    pub seed: u64,
+    /// What else decides which sequences there are: seeds, texts, settings.
+    pub recipe: String,
     /// Length of a hidden state.
     pub hidden_size: usize,
     /// How many likeliest tokens a row has.
@@ -70,6 +71,8 @@ fn io_error(path: &Path) -> impl FnOnce(io::Error) -> DatasetError + '_ {
 /// Rows of one sequence, one after another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sequence {
+    /// Its number: what it holds is a function of that.
+    pub number: u32,
     /// Its first row, counted from the first of the dataset.
     pub first: u64,
     /// How many rows it has.
@@ -122,7 +125,7 @@ impl Rows {
 const META: &str = "meta.json";
 const ROWS: &str = "rows.bin";
 const SEQUENCES: &str = "sequences.bin";
-const SEQUENCE_BYTES: usize = 4;
+const SEQUENCE_BYTES: usize = 8;
 
 /// A dataset to read.
 #[derive(Debug)]
@@ -142,11 +145,16 @@ impl Dataset {
         let meta = read_meta(directory)?;
         let path = directory.join(ROWS);
         let rows = File::open(&path).map_err(io_error(&path))?;
-        let sequences = read_sequences(&directory.join(SEQUENCES))?;
+        let mut sequences = read_sequences(&directory.join(SEQUENCES))?;
         let needed: u64 = sequences.iter().map(|s| u64::from(s.rows)).sum();
         let bytes = rows.metadata().map_err(io_error(&path))?.len();
         if bytes / (meta.record() as u64) < needed {
             let problem = format!("{bytes} bytes are less than the {needed} rows that {SEQUENCES} counts");
+            return Err(DatasetError::Content { path, problem });
+        }
+        sequences.sort_by_key(|sequence| sequence.number);
+        if let Some(pair) = sequences.windows(2).find(|pair| pair[0].number == pair[1].number) {
+            let problem = format!("{SEQUENCES} has sequence {} twice", pair[0].number);
             return Err(DatasetError::Content { path, problem });
         }
         Ok(Self {
@@ -162,7 +170,7 @@ impl Dataset {
         &self.meta
     }
 
-    /// The sequences, in the order written.
+    /// The sequences by their numbers, whatever order they ended in.
     pub fn sequences(&self) -> &[Sequence] {
         &self.sequences
     }
@@ -200,7 +208,7 @@ pub struct DatasetWriter {
     directory: PathBuf,
     rows: BufWriter<File>,
     sequences: File,
-    count: u64,
+    numbers: BTreeSet<u32>,
     written: u64,
 }
 
@@ -208,7 +216,7 @@ impl DatasetWriter {
     /// Goes on with what `directory` holds, or begins a dataset there.
     ///
     /// # Errors
-    /// If what is there is of another target or seed, or cannot be written.
+    /// If what is there is of another target or recipe, or cannot be written.
     pub fn open(directory: &Path, meta: DatasetMeta) -> Result<Self, DatasetError> {
         fs::create_dir_all(directory).map_err(io_error(directory))?;
         let path = directory.join(META);
@@ -259,7 +267,7 @@ impl DatasetWriter {
             directory: directory.to_owned(),
             rows: BufWriter::with_capacity(1 << 20, rows),
             sequences,
-            count: known.len() as u64,
+            numbers: known.iter().map(|sequence| sequence.number).collect(),
             written,
         })
     }
@@ -269,9 +277,9 @@ impl DatasetWriter {
         &self.meta
     }
 
-    /// Sequences so far.
-    pub fn sequences(&self) -> u64 {
-        self.count
+    /// Numbers of the sequences so far.
+    pub fn numbers(&self) -> &BTreeSet<u32> {
+        &self.numbers
     }
 
     /// Rows so far.
@@ -286,7 +294,7 @@ impl DatasetWriter {
     ///
     /// # Panics
     /// If the rows are not of this dataset's sizes.
-    pub fn push(&mut self, rows: &Rows) -> Result<(), DatasetError> {
+    pub fn push(&mut self, number: u32, rows: &Rows) -> Result<(), DatasetError> {
         let (hidden, labels) = (self.meta.hidden_size, self.meta.labels);
         assert_eq!(rows.states.len(), rows.len() * hidden);
         assert_eq!(rows.label_tokens.len(), rows.len() * labels);
@@ -307,11 +315,11 @@ impl DatasetWriter {
             self.rows.flush()
         };
         write().map_err(io_error(&self.directory.join(ROWS)))?;
-        let count = (rows.len() as u32).to_le_bytes();
+        let entry = (u64::from(number) << 32 | rows.len() as u64).to_le_bytes();
         self.sequences
-            .write_all(&count)
+            .write_all(&entry)
             .map_err(io_error(&self.directory.join(SEQUENCES)))?;
-        self.count += 1;
+        self.numbers.insert(number);
         self.written += rows.len() as u64;
         Ok(())
     }
@@ -344,8 +352,9 @@ fn read_sequences(path: &Path) -> Result<Vec<Sequence>, DatasetError> {
     let counts = bytes.chunks_exact(SEQUENCE_BYTES);
     Ok(counts
         .map(|b| {
-            let rows = u32::from_le_bytes([b[0], b[1], b[2], b[3]]);
-            let sequence = Sequence { first, rows };
+            let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+            let (rows, number) = (word(0), word(4));
+            let sequence = Sequence { number, first, rows };
             first += u64::from(rows);
             sequence
         })
@@ -359,7 +368,7 @@ mod tests {
     fn meta() -> DatasetMeta {
         DatasetMeta {
             target: "a target".to_owned(),
-            seed: 7,
+            recipe: "seed 7".to_owned(),
             hidden_size: 3,
             labels: 2,
         }
@@ -378,8 +387,8 @@ mod tests {
     fn what_is_written_is_read_and_gone_on_with() {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = DatasetWriter::open(directory.path(), meta()).unwrap();
-        writer.push(&rows(0, 4)).unwrap();
-        writer.push(&rows(4, 1)).unwrap();
+        writer.push(1, &rows(0, 4)).unwrap();
+        writer.push(0, &rows(4, 1)).unwrap();
         drop(writer);
         // A run that was interrupted in the middle of a sequence.
         let mut file = OpenOptions::new()
@@ -388,11 +397,15 @@ mod tests {
             .unwrap();
         file.write_all(&[1; 13]).unwrap();
         let mut writer = DatasetWriter::open(directory.path(), meta()).unwrap();
-        assert_eq!((writer.sequences(), writer.rows()), (2, 5));
-        writer.push(&rows(5, 2)).unwrap();
+        assert_eq!((writer.numbers().len(), writer.rows()), (2, 5));
+        writer.push(5, &rows(5, 2)).unwrap();
         let dataset = Dataset::open(directory.path()).unwrap();
-        let sizes: Vec<_> = dataset.sequences().iter().map(|s| (s.first, s.rows)).collect();
-        assert_eq!(sizes, [(0, 4), (4, 1), (5, 2)]);
+        let sizes: Vec<_> = dataset
+            .sequences()
+            .iter()
+            .map(|s| (s.number, s.first, s.rows))
+            .collect();
+        assert_eq!(sizes, [(0, 4, 1), (1, 0, 4), (5, 5, 2)]);
         let mut read = Rows::default();
         dataset.read(3, 4, &mut read).unwrap();
         assert_eq!(read, rows(3, 4));
@@ -403,15 +416,15 @@ mod tests {
     fn what_does_not_fit_is_refused() {
         let directory = tempfile::tempdir().unwrap();
         DatasetWriter::open(directory.path(), meta()).unwrap();
-        let other = DatasetMeta { seed: 8, ..meta() };
+        let other = DatasetMeta {
+            recipe: "seed 8".to_owned(),
+            ..meta()
+        };
         let error = DatasetWriter::open(directory.path(), other)
             .unwrap_err()
             .to_string();
-        assert!(
-            error.contains("meta.json") && error.contains("seed: 8"),
-            "{error}"
-        );
-        fs::write(directory.path().join(SEQUENCES), 9u32.to_le_bytes()).unwrap();
+        assert!(error.contains("meta.json") && error.contains("seed 8"), "{error}");
+        fs::write(directory.path().join(SEQUENCES), 9u64.to_le_bytes()).unwrap();
         let error = Dataset::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains("rows.bin") && error.contains("9 rows"), "{error}");
         fs::write(directory.path().join(META), "{").unwrap();

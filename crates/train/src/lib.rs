@@ -4,6 +4,8 @@
 //! Not here: serving, file formats of models.
 #![forbid(unsafe_code)]
 
+mod capture;
 mod dataset;
 
+pub use capture::{Capture, CaptureError, CaptureOptions, Frame};
 pub use dataset::{Dataset, DatasetError, DatasetMeta, DatasetWriter, Rows, Sequence};

@@ -6,6 +6,7 @@ mod chat;
 mod drafting;
 mod models;
 mod serving;
+mod train;
 
 use std::path::PathBuf;
 
@@ -18,6 +19,7 @@ pub use chat::ChatArgs;
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
 pub use models::{ModelArg, ModelsArgs, PullArgs};
 pub use serving::{LogFormat, ServeArgs};
+pub use train::{MlpArgs, TrainArgs, TrainCommand};
 
 /// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
 #[derive(Debug, Parser)]
@@ -48,6 +50,8 @@ pub enum Command {
     Predict(PredictArgs),
     /// Print a trace of rounds (--trace) in the Chrome trace format, for a browser's or Perfetto's timeline
     Trace(TraceArgs),
+    /// Train a speculator for a model
+    Train(Box<TrainArgs>),
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@
 //! ```
 //!
 //! [`Session`] answers one request at a time; for many at once use its [`Engine`]. The crates beneath are
-//! re-exported whole: [`engine`], [`gguf`], [`kernels`], [`model`], [`spec`].
+//! re-exported whole: [`engine`], [`gguf`], [`kernels`], [`model`], [`spec`], [`train`].
 #![forbid(unsafe_code)]
 
 mod cache;
@@ -22,6 +22,7 @@ mod costs;
 mod drafting;
 pub mod models;
 mod session;
+pub mod training;
 mod vocabulary;
 
 pub use foretoken_engine as engine;
@@ -29,6 +30,7 @@ pub use foretoken_gguf as gguf;
 pub use foretoken_kernels as kernels;
 pub use foretoken_model as model;
 pub use foretoken_spec as spec;
+pub use foretoken_train as train;
 
 pub use cache::directory as cache_directory;
 pub use costs::{pass_costs, pass_seconds};

@@ -16,6 +16,7 @@ mod report;
 mod run;
 mod serve;
 mod trace;
+mod train;
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Predict(args) => predict::predict(&args),
         Command::Trace(args) => trace::convert(&args),
+        Command::Train(args) => train::train(&args.command),
     };
     match done {
         Ok(()) => ExitCode::SUCCESS,

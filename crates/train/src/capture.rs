@@ -18,9 +18,10 @@ use crate::{DatasetError, DatasetWriter, Rows};
 const CHUNK: usize = 16;
 /// What the target asks itself of fewer tokens is no question.
 const LEAST_QUESTION: usize = 3;
-/// An answer whose last tokens are so many repetitions of at most so many tokens has nothing more to tell.
-const REPETITIONS: usize = 4;
-const MOST_REPEATED: usize = 24;
+/// An answer whose last tokens are so many repetitions of at most so many tokens, and so many in all, has nothing more to tell.
+const REPETITIONS: usize = 3;
+const MOST_REPEATED: usize = 64;
+const LEAST_REPEATED: usize = 24;
 /// Temperatures of answers, in turn: most are asked for greedily, and others lead to rows that those do not.
 const TEMPERATURES: [f32; 4] = [0.0, 0.7, 0.0, 1.0];
 
@@ -246,7 +247,7 @@ impl<'a, M: TargetModel> Capture<'a, M> {
 fn repeats(tokens: &[Token]) -> bool {
     (1..=MOST_REPEATED).any(|period| {
         // What is as short as a word may be repeated more often: digits, spaces of an indent, lines of a table.
-        let length = MOST_REPEATED.max(period * REPETITIONS);
+        let length = LEAST_REPEATED.max(period * REPETITIONS);
         let Some(from) = tokens.len().checked_sub(length) else {
             return false;
         };
@@ -409,13 +410,13 @@ mod tests {
 
     #[test]
     fn repetitions_end_a_text() {
-        let line = [1, 2, 3, 4, 5, 6, 7];
-        assert!(repeats(&line.repeat(4)));
-        assert!(!repeats(&line.repeat(3)));
+        let line = [1, 2, 3, 4, 5, 6, 7, 8, 9];
+        assert!(repeats(&line.repeat(3)));
+        assert!(!repeats(&line.repeat(2)));
         assert!(repeats(&[9; 24]));
         assert!(!repeats(&[9; 23]));
         assert!(!repeats(&(0..200).collect::<Vec<_>>()));
-        let once: Vec<_> = line.repeat(4).into_iter().chain([9]).collect();
+        let once: Vec<_> = line.repeat(3).into_iter().chain([9]).collect();
         assert!(!repeats(&once));
     }
 }

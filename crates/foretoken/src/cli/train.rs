@@ -1,0 +1,91 @@
+//! The arguments of `train`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+
+use super::{ModelArg, ThreadArgs};
+
+#[derive(Debug, Args)]
+pub struct TrainArgs {
+    #[command(subcommand)]
+    pub command: TrainCommand,
+}
+
+#[derive(Debug, Subcommand)]
+pub enum TrainCommand {
+    /// Train an MLP speculator: a small network that reads the model's last hidden state and drafts from it (-d)
+    Mlp(MlpArgs),
+}
+
+#[derive(Debug, Args)]
+pub struct MlpArgs {
+    /// The model to draft for: a GGUF file, or the name of one that was pulled
+    #[arg(short, long, value_name = "TARGET")]
+    pub model: ModelArg,
+    /// The speculator to write
+    #[arg(short, long, value_name = "FILE.gguf")]
+    pub out: PathBuf,
+    /// Learn from this text too, before what the model writes itself (may be given several times)
+    #[arg(long, value_name = "FILE")]
+    pub data: Vec<PathBuf>,
+    /// How long the whole job may take, such as 75m or 2h
+    #[arg(long, value_name = "TIME", default_value = "75m", value_parser = duration)]
+    pub budget: Duration,
+    /// Tokens to learn from [default: as many as the model reads and writes in half of the budget]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
+    pub tokens: Option<u64>,
+    /// Keep what the model computes for its texts here, or go on with what is there [default: beside the speculator, until that is done]
+    #[arg(long, value_name = "DIR")]
+    pub states: Option<PathBuf>,
+    /// Go on where an earlier run of the same command was interrupted
+    #[arg(long)]
+    pub resume: bool,
+    /// Seed of everything that is drawn at random
+    #[arg(short, long, default_value_t = 1)]
+    pub seed: u64,
+    #[command(flatten)]
+    pub threads: ThreadArgs,
+}
+
+/// `90`, `90s`, `75m`, `2h`.
+fn duration(text: &str) -> Result<Duration, String> {
+    let (number, unit) = match text.find(|c: char| c.is_ascii_alphabetic()) {
+        Some(at) => text.split_at(at),
+        None => (text, "s"),
+    };
+    let seconds = match unit {
+        "s" => 1.0,
+        "m" | "min" => 60.0,
+        "h" => 3600.0,
+        _ => return Err(format!("{unit:?} is no unit of time: s, m or h")),
+    };
+    let number: f64 = number.parse().map_err(|_| format!("{number:?} is no number"))?;
+    let duration = Duration::try_from_secs_f64(number * seconds).map_err(|error| error.to_string())?;
+    match duration.is_zero() {
+        true => Err("must be more than 0".into()),
+        false => Ok(duration),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations() {
+        for (text, seconds) in [
+            ("90", 90),
+            ("90s", 90),
+            ("75m", 4500),
+            ("1.5h", 5400),
+            ("2min", 120),
+        ] {
+            assert_eq!(duration(text), Ok(Duration::from_secs(seconds)), "{text}");
+        }
+        for text in ["", "m", "0", "-1m", "5d", "1h30m", "nan", "inf"] {
+            assert!(duration(text).is_err(), "{text}");
+        }
+    }
+}

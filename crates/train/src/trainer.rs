@@ -180,7 +180,9 @@ pub struct Trainer<'a> {
 
 impl std::fmt::Debug for Tables<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Tables").field("draft_vocabulary", &self.draft_vocabulary.len()).finish_non_exhaustive()
+        f.debug_struct("Tables")
+            .field("draft_vocabulary", &self.draft_vocabulary.len())
+            .finish_non_exhaustive()
     }
 }
 
@@ -189,9 +191,19 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// If datasets, tables and options do not go together, or rows cannot be read.
-    pub fn new(datasets: Vec<Dataset>, tables: Tables<'a>, options: TrainOptions) -> Result<Self, TrainError> {
+    pub fn new(
+        datasets: Vec<Dataset>,
+        tables: Tables<'a>,
+        options: TrainOptions,
+    ) -> Result<Self, TrainError> {
         let mut trainer = Self::empty(datasets, tables, options)?;
-        let Self { options, network, samples, pool, .. } = &mut trainer;
+        let Self {
+            options,
+            network,
+            samples,
+            pool,
+            ..
+        } = &mut trainer;
         pool.install(|| match options.init {
             Init::Random => {
                 init::random(network, &tables, options.seed);
@@ -224,7 +236,16 @@ impl<'a> Trainer<'a> {
         let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
         let pool = pool.map_err(|error| TrainError::Option(format!("threads: {error}")))?;
         let moments = Moments::new(network.layout.len);
-        Ok(Self { options, step: 0, network, moments, samples, tables, batch: Batch::default(), pool })
+        Ok(Self {
+            options,
+            step: 0,
+            network,
+            moments,
+            samples,
+            tables,
+            batch: Batch::default(),
+            pool,
+        })
     }
 
     /// How it is trained.
@@ -247,13 +268,25 @@ impl<'a> Trainer<'a> {
     /// # Errors
     /// If rows cannot be read, or the loss is no number any more; the parameters are then as they were.
     pub fn step(&mut self) -> Result<StepReport, TrainError> {
-        let Self { options, network, moments, samples, batch, tables, .. } = self;
+        let Self {
+            options,
+            network,
+            moments,
+            samples,
+            batch,
+            tables,
+            ..
+        } = self;
         let start = Instant::now();
         let rows = samples.of_step(self.step, options.batch);
         samples.read(&rows, tables, options, batch)?;
         let reading = start.elapsed();
         let learning_rate = learning_rate(options.learning_rate, options.warmup, self.step, options.steps);
-        let rates = Rates { learning_rate, weight_decay: options.weight_decay, clip: options.clip };
+        let rates = Rates {
+            learning_rate,
+            weight_decay: options.weight_decay,
+            clip: options.clip,
+        };
         let step = self.step;
         let (head_losses, gradient_norm, learned) = self.pool.install(|| {
             let losses = network.learn(batch, tables.head);
@@ -288,14 +321,25 @@ impl<'a> Trainer<'a> {
         let all = self.samples.held_out.len();
         let count = all.min(self.options.evaluation_rows);
         if count == 0 {
-            return Err(TrainError::Data("no sequence is held out to evaluate with".to_owned()));
+            return Err(TrainError::Data(
+                "no sequence is held out to evaluate with".to_owned(),
+            ));
         }
-        let rows: Vec<u64> = (0..count).map(|at| self.samples.held_out[at * all / count]).collect();
+        let rows: Vec<u64> = (0..count)
+            .map(|at| self.samples.held_out[at * all / count])
+            .collect();
         let heads = self.options.shape.heads;
         let mut loss = vec![0.0; heads];
         let (mut right, mut reached, mut run, mut covered) =
             (vec![0; heads], vec![0; heads], vec![0; heads], vec![0; heads]);
-        let Self { options, network, samples, batch, tables, .. } = self;
+        let Self {
+            options,
+            network,
+            samples,
+            batch,
+            tables,
+            ..
+        } = self;
         for rows in rows.chunks(options.batch) {
             samples.read(rows, tables, options, batch)?;
             let mut alive = vec![true; rows.len()];
@@ -331,7 +375,10 @@ impl<'a> Trainer<'a> {
     pub fn tensors(&self) -> Vec<(String, Vec<usize>, Vec<f32>)> {
         let tensors = &self.network.layout.tensors;
         let values = |tensor: &crate::shape::Tensor| self.network.parameters[tensor.range.clone()].to_vec();
-        tensors.iter().map(|tensor| (tensor.name.clone(), tensor.dims.clone(), values(tensor))).collect()
+        tensors
+            .iter()
+            .map(|tensor| (tensor.name.clone(), tensor.dims.clone(), values(tensor)))
+            .collect()
     }
 
     /// Keeps all that [`Trainer::resume`] needs in a file, whole or not at all.
@@ -344,7 +391,12 @@ impl<'a> Trainer<'a> {
 }
 
 fn check(options: &TrainOptions, tables: &Tables<'_>) -> Result<(), TrainError> {
-    let NetworkShape { hidden_size, inner_size, heads, .. } = options.shape;
+    let NetworkShape {
+        hidden_size,
+        inner_size,
+        heads,
+        ..
+    } = options.shape;
     let positive = [
         ("hidden_size", hidden_size as f64),
         ("inner_size", inner_size as f64),
@@ -361,22 +413,37 @@ fn check(options: &TrainOptions, tables: &Tables<'_>) -> Result<(), TrainError> 
         }
     }
     if !(0.0..=1.0).contains(&options.warmup) {
-        return Err(TrainError::Option(format!("warmup: {} is no share of the steps", options.warmup)));
+        return Err(TrainError::Option(format!(
+            "warmup: {} is no share of the steps",
+            options.warmup
+        )));
     }
     if !(0.0..).contains(&options.weight_decay) {
-        return Err(TrainError::Option(format!("weight_decay: {} is below 0", options.weight_decay)));
+        return Err(TrainError::Option(format!(
+            "weight_decay: {} is below 0",
+            options.weight_decay
+        )));
     }
     if options.init == Init::Regression && inner_size < 2 * hidden_size {
-        let problem = format!("init: regression needs an inner_size of at least {}, not {inner_size}", 2 * hidden_size);
+        let problem = format!(
+            "init: regression needs an inner_size of at least {}, not {inner_size}",
+            2 * hidden_size
+        );
         return Err(TrainError::Option(problem));
     }
     let tokens = tables.draft_vocabulary;
     if tokens.is_empty() || tables.head.len() != tokens.len() * hidden_size {
-        let problem = format!("a head of {} values for {} tokens of {hidden_size}", tables.head.len(), tokens.len());
+        let problem = format!(
+            "a head of {} values for {} tokens of {hidden_size}",
+            tables.head.len(),
+            tokens.len()
+        );
         return Err(TrainError::Tables(problem));
     }
     if !tokens.is_sorted_by(|a, b| a < b) {
-        return Err(TrainError::Tables("the draft vocabulary is not ascending".to_owned()));
+        return Err(TrainError::Tables(
+            "the draft vocabulary is not ascending".to_owned(),
+        ));
     }
     Ok(())
 }

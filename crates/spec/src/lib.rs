@@ -21,7 +21,7 @@ pub mod drafter;
 pub mod drafters;
 pub mod grammar;
 pub mod logprobs;
-mod math;
+pub mod math;
 pub mod noise;
 pub mod sampler;
 pub mod target;

@@ -29,7 +29,7 @@ pub(crate) fn ln(x: f64) -> f64 {
 /// e^x for x ≤ 0; relative error below 3e-7. Below −87 it is e^-87, which is nothing beside e^0. Free of
 /// branches, so that compilers vectorise loops over it.
 #[inline]
-pub(crate) fn exp(x: f32) -> f32 {
+pub fn exp(x: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0; // 1.5 · 2^23: adding it rounds to a whole number
     const LN_2_HIGH: f32 = 0.693_359_4; // nine bits: its product with a whole number below 2^15 is exact
     const LN_2_LOW: f32 = -2.121_944_4e-4;

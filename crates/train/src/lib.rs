@@ -5,7 +5,18 @@
 #![forbid(unsafe_code)]
 
 mod capture;
+mod checkpoint;
 mod dataset;
+mod init;
+mod loss;
+mod network;
+mod optimizer;
+mod products;
+mod samples;
+mod shape;
+mod trainer;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Frame};
 pub use dataset::{Dataset, DatasetError, DatasetMeta, DatasetWriter, Rows, Sequence};
+pub use shape::NetworkShape;
+pub use trainer::{HeadReport, Init, StepReport, Tables, TrainError, TrainOptions, Trainer};

@@ -21,7 +21,9 @@ struct Tensor {
     name: String,
     dims: Vec<u64>,
     ty: TensorType,
-    data: Vec<u8>,
+    len: u64,
+    /// `None` until the file is written.
+    data: Option<Vec<u8>>,
 }
 
 impl Writer {
@@ -51,18 +53,38 @@ impl Writer {
         ty: TensorType,
         data: Vec<u8>,
     ) -> Result<&mut Self, Error> {
+        self.add(name, dims, ty, Some(data))
+    }
+
+    /// Adds a tensor whose data come while the file is written: see [`write_with`](Self::write_with).
+    ///
+    /// # Errors
+    /// As [`tensor`](Self::tensor).
+    pub fn declare(&mut self, name: &str, dims: &[u64], ty: TensorType) -> Result<&mut Self, Error> {
+        self.add(name, dims, ty, None)
+    }
+
+    fn add(
+        &mut self,
+        name: &str,
+        dims: &[u64],
+        ty: TensorType,
+        data: Option<Vec<u8>>,
+    ) -> Result<&mut Self, Error> {
         let expected = check_name(name.as_bytes(), MAX_NAME).and_then(|_| ty.data_len(dims));
+        let given = data.as_ref().map(|data| data.len() as u64);
         let problem = match expected {
             Err(problem) => problem,
-            Ok(len) if len != data.len() as u64 => {
-                format!("{} bytes of data; {ty} {dims:?} has {len}", data.len())
+            Ok(len) if given.is_some_and(|given| given != len) => {
+                format!("{} bytes of data; {ty} {dims:?} has {len}", given.unwrap_or(0))
             }
             Ok(_) if self.tensors.iter().any(|tensor| tensor.name == name) => "the name is taken".to_owned(),
-            Ok(_) => {
+            Ok(len) => {
                 self.tensors.push(Tensor {
                     name: name.to_owned(),
                     dims: dims.to_vec(),
                     ty,
+                    len,
                     data,
                 });
                 return Ok(self);
@@ -80,13 +102,26 @@ impl Writer {
     /// # Errors
     /// [`Error::Unwritable`] for a key or an alignment that the format does not allow; [`Error::Io`].
     pub fn write(&self, path: impl AsRef<Path>) -> Result<(), Error> {
+        self.write_with(path, &mut no_data)
+    }
+
+    /// As [`write`](Self::write), for files larger than memory: `data` is asked in turn for each [declared](Self::declare) tensor, by its
+    /// name, and writes its bytes.
+    ///
+    /// # Errors
+    /// As [`write`](Self::write); [`Error::Io`] also if `data` fails or writes more or less than the tensor has.
+    pub fn write_with(
+        &self,
+        path: impl AsRef<Path>,
+        data: &mut dyn FnMut(&str, &mut dyn Write) -> io::Result<()>,
+    ) -> Result<(), Error> {
         let path = path.as_ref();
         let alignment = self.check_metadata()?;
         let mut partial = path.as_os_str().to_owned();
         partial.push(".partial");
         let written = File::create(&partial).and_then(|file| {
             let mut out = BufWriter::new(file);
-            self.emit(&mut out, alignment)?;
+            self.emit(&mut out, alignment, data)?;
             out.flush()?;
             fs::rename(&partial, path)
         });
@@ -100,11 +135,14 @@ impl Writer {
     /// The file's bytes.
     ///
     /// # Errors
-    /// [`Error::Unwritable`] for a key or an alignment that the format does not allow.
+    /// [`Error::Unwritable`] for a key or an alignment that the format does not allow, and for a tensor without data.
     pub fn to_bytes(&self) -> Result<Vec<u8>, Error> {
         let mut out = Vec::new();
-        self.emit(&mut out, self.check_metadata()?)
-            .expect("writing to a Vec cannot fail");
+        self.emit(&mut out, self.check_metadata()?, &mut no_data)
+            .map_err(|error| Error::Unwritable {
+                field: "file".to_owned(),
+                problem: error.to_string(),
+            })?;
         Ok(out)
     }
 
@@ -120,7 +158,12 @@ impl Writer {
         alignment(&self.metadata).map_err(|problem| unwritable(ALIGNMENT_KEY, problem))
     }
 
-    fn emit(&self, out: &mut impl Write, alignment: u64) -> io::Result<()> {
+    fn emit(
+        &self,
+        out: &mut impl Write,
+        alignment: u64,
+        data: &mut dyn FnMut(&str, &mut dyn Write) -> io::Result<()>,
+    ) -> io::Result<()> {
         debug_assert!(alignment.is_power_of_two() && DEFAULT_ALIGNMENT.is_power_of_two());
         let mut header = Vec::new();
         header.extend_from_slice(MAGIC);
@@ -138,15 +181,52 @@ impl Writer {
             push_all(&mut header, &tensor.dims, |dim| dim.to_le_bytes());
             header.extend_from_slice(&tensor.ty.id().to_le_bytes());
             header.extend_from_slice(&offset.to_le_bytes());
-            offset = (offset + tensor.data.len() as u64).next_multiple_of(alignment);
+            offset = (offset + tensor.len).next_multiple_of(alignment);
         }
         out.write_all(&header)?;
         pad(out, header.len() as u64, alignment)?;
         for tensor in &self.tensors {
-            out.write_all(&tensor.data)?;
-            pad(out, tensor.data.len() as u64, alignment)?;
+            match &tensor.data {
+                Some(bytes) => out.write_all(bytes)?,
+                None => {
+                    let mut counted = Counted { out, len: 0 };
+                    data(&tensor.name, &mut counted)?;
+                    if counted.len != tensor.len {
+                        let (name, len, written) = (&tensor.name, tensor.len, counted.len);
+                        let problem =
+                            format!("tensor {name:?}: {written} bytes of data, {len} were declared");
+                        return Err(io::Error::other(problem));
+                    }
+                }
+            }
+            pad(out, tensor.len, alignment)?;
         }
         Ok(())
+    }
+}
+
+/// What there is for declared tensors when nobody was named to give it.
+fn no_data(name: &str, _: &mut dyn Write) -> io::Result<()> {
+    Err(io::Error::other(format!(
+        "tensor {name:?} was declared and has no data"
+    )))
+}
+
+/// Counts what is written.
+struct Counted<'a, W> {
+    out: &'a mut W,
+    len: u64,
+}
+
+impl<W: Write> Write for Counted<'_, W> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        let written = self.out.write(bytes)?;
+        self.len += written as u64;
+        Ok(written)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.out.flush()
     }
 }
 

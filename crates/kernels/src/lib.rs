@@ -18,6 +18,7 @@ mod matrix;
 mod memory;
 mod packed;
 mod pool;
+mod quantize;
 pub mod vector;
 
 pub use compute::{Avx2, Compute, Isa};
@@ -26,3 +27,4 @@ pub use matmul::{Product, Scratch, matmul};
 pub use matrix::{Matrix, PackError};
 pub use memory::Arena;
 pub use pool::Pool;
+pub use quantize::Quantizer;

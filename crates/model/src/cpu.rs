@@ -6,8 +6,8 @@ use crate::pass::{Pass, Workspace};
 use crate::weights::{PassCost, Weights};
 use crate::{Config, LoadError, Tokenizer};
 use foretoken_gguf::Gguf;
-use foretoken_kernels::Compute;
 use foretoken_kernels::attention::KvLayout;
+use foretoken_kernels::{Compute, Matrix};
 use foretoken_spec::{
     Batch, Cancel, Capabilities, ModelError, ModelInfo, OutOfPages, Pages, RowId, Scores, SequenceId,
     TargetModel, Token,
@@ -72,7 +72,7 @@ impl CpuModel {
             None => Some(token as usize).filter(|&token| token < config.vocab_size),
         };
         let info = ModelInfo {
-            vocab_size: weights.head().rows(),
+            vocab_size: weights.head.rows(),
             hidden_size: config.hidden_size,
             context_length,
             end_of_generation: tokenizer
@@ -107,6 +107,32 @@ impl CpuModel {
     pub fn cost(&self) -> PassCost {
         self.weights.cost(&self.config)
     }
+
+    /// The embedding matrix, `[vocab_size, hidden_size]`: what a factored speculator shares.
+    pub fn embedding(&self) -> Arc<Matrix> {
+        Arc::clone(&self.weights.embedding)
+    }
+
+    /// The matrix of the head, `[logits, hidden_size]`.
+    pub(crate) fn head(&self) -> Arc<Matrix> {
+        Arc::clone(&self.weights.head)
+    }
+
+    /// A token's row of the embedding matrix.
+    ///
+    /// # Panics
+    /// If the token is outside the vocabulary or `out` no hidden state long.
+    pub fn embedding_row(&self, token: Token, out: &mut [f32]) {
+        self.weights.embedding.dequantize_row(token as usize, out);
+    }
+
+    /// The row of the head that a token's logit comes from (of a model with the whole vocabulary's head).
+    ///
+    /// # Panics
+    /// If the token has no logit or `out` is no hidden state long.
+    pub fn head_row(&self, token: Token, out: &mut [f32]) {
+        self.weights.head.dequantize_row(token as usize, out);
+    }
 }
 
 /// The context to use.
@@ -120,7 +146,7 @@ fn context_length(asked: Option<usize>, config: &Config) -> Result<usize, LoadEr
 }
 
 /// Whether tokens can be a head's rows, in a vocabulary of `vocab_size`.
-fn check_head_tokens(tokens: Option<&[Token]>, vocab_size: usize) -> Result<(), LoadError> {
+pub(crate) fn check_head_tokens(tokens: Option<&[Token]>, vocab_size: usize) -> Result<(), LoadError> {
     let Some(tokens) = tokens else { return Ok(()) };
     let error = |problem| Err(LoadError::HeadTokens(problem));
     if let Some(pair) = tokens.windows(2).find(|pair| pair[0] >= pair[1]) {

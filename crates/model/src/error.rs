@@ -1,4 +1,5 @@
 //! Why a model could not be loaded.
+use std::path::PathBuf;
 
 /// Why a model could not be loaded.
 #[derive(Debug, thiserror::Error)]
@@ -20,6 +21,14 @@ pub enum LoadError {
     Tensor {
         /// Its name.
         name: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A speculator that is none, or does not go with the target.
+    #[error("{}: {problem}", path.display())]
+    Speculator {
+        /// The file or directory at fault.
+        path: PathBuf,
         /// What is wrong.
         problem: String,
     },

@@ -11,6 +11,7 @@ mod error;
 mod kv;
 mod pass;
 mod prompt;
+mod speculator;
 #[cfg(any(test, feature = "testing"))]
 pub mod testing;
 pub mod tokenizer;
@@ -21,5 +22,9 @@ pub use config::{Architecture, Config};
 pub use cpu::{CpuModel, LoadOptions};
 pub use error::LoadError;
 pub use prompt::{PromptEncoder, PromptError};
+pub use speculator::{
+    Speculator, SpeculatorConfig, SpeculatorFile, SpeculatorInfo, SpeculatorTensor, SpeculatorType, Written,
+    write_speculator,
+};
 pub use tokenizer::{Special, Tokenizer};
 pub use weights::PassCost;

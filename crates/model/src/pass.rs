@@ -283,7 +283,7 @@ impl Pass<'_> {
             }
         }
         let input = &normed[..with_logits * hidden_size];
-        let mut head = [product(self.weights.head(), scores.logits_buffer())];
+        let mut head = [product(&self.weights.head, scores.logits_buffer())];
         matmul(self.compute, products, input, with_logits, &mut head);
     }
 

@@ -12,6 +12,7 @@ use foretoken_kernels::{Arena, Compute, Format, Matrix};
 use foretoken_spec::Token;
 use half::f16;
 use std::collections::HashSet;
+use std::sync::Arc;
 
 /// A matrix and what is added to its product.
 #[derive(Debug)]
@@ -39,11 +40,12 @@ pub(crate) struct Layer {
 #[derive(Debug)]
 pub(crate) struct Weights {
     /// `[vocab_size, hidden_size]`.
-    pub embedding: Matrix,
+    pub embedding: Arc<Matrix>,
     pub layers: Vec<Layer>,
     pub final_norm: Vec<f32>,
-    /// `[logits, hidden_size]`; `None` where the embedding matrix serves (tied) and all of it.
-    pub head: Option<Matrix>,
+    /// `[logits, hidden_size]`, which turns hidden states into logits; the embedding matrix where that serves (tied) and all of
+    /// it.
+    pub head: Arc<Matrix>,
     pub rope: RopeTable,
 }
 
@@ -58,19 +60,10 @@ impl Weights {
         head_tokens: Option<&[Token]>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, LoadError> {
-        let total = gguf.tensors().iter().map(|tensor| tensor.len).sum();
-        let mut loader = Loader {
-            gguf,
-            compute,
-            arena: Arena::new(),
-            progress,
-            done: 0,
-            total,
-            used: HashSet::new(),
-        };
+        let mut loader = Loader::new(gguf, compute, progress);
         let (hidden, inner) = (config.hidden_size, config.feed_forward_size);
         let (queries, keys) = (config.query_size(), config.kv_size());
-        let embedding = loader.vocabulary_matrix("token_embd.weight", config)?;
+        let embedding = Arc::new(loader.vocabulary_matrix(EMBEDDING, config)?);
         let mut layers = Vec::with_capacity(config.layers);
         for at in 0..config.layers {
             let name = |part: &str| format!("blk.{at}.{part}");
@@ -87,16 +80,13 @@ impl Weights {
             });
         }
         let final_norm = loader.vector("output_norm.weight", hidden)?;
-        let tied = gguf.tensor("output.weight").is_none();
-        let head = if tied {
-            "token_embd.weight"
-        } else {
-            "output.weight"
-        };
-        let head = match head_tokens {
-            Some(tokens) => Some(loader.rows_of_tokens(head, config, tokens)?),
-            None if tied => None,
-            None => Some(loader.vocabulary_matrix(head, config)?),
+        let head = match (head_tensor(gguf), head_tokens) {
+            (name, Some(tokens)) => {
+                let (rows, cols) = (config.vocab_size, config.hidden_size);
+                Arc::new(loader.rows_of_tokens(name, rows, cols, tokens)?)
+            }
+            (EMBEDDING, None) => Arc::clone(&embedding),
+            (name, None) => Arc::new(loader.vocabulary_matrix(name, config)?),
         };
         let factors = loader.vector_if_present("rope_freqs.weight", config.rope.dims / 2)?;
         if factors
@@ -129,20 +119,15 @@ impl Weights {
         })
     }
 
-    /// The matrix that turns hidden states into logits.
-    pub fn head(&self) -> &Matrix {
-        self.head.as_ref().unwrap_or(&self.embedding)
-    }
-
     /// What a pass costs.
     pub fn cost(&self, config: &Config) -> PassCost {
         let bytes = |matrix: &Matrix| matrix.packed_bytes() as u64;
         let multiply_adds = |matrix: &Matrix| (matrix.rows() * matrix.cols()) as u64;
         let layers = || self.layers.iter().flat_map(Layer::matrices);
         PassCost {
-            weight_bytes: layers().chain([self.head()]).map(bytes).sum(),
+            weight_bytes: layers().chain([self.head.as_ref()]).map(bytes).sum(),
             row_multiply_adds: layers().map(multiply_adds).sum(),
-            head_multiply_adds: multiply_adds(self.head()),
+            head_multiply_adds: multiply_adds(&self.head),
             kv_bytes_per_position: (config.layers * 2 * config.kv_size() * size_of::<u16>()) as u64,
         }
     }
@@ -185,7 +170,19 @@ pub struct PassCost {
     pub kv_bytes_per_position: u64,
 }
 
-struct Loader<'a> {
+/// The tensor of embeddings.
+pub(crate) const EMBEDDING: &str = "token_embd.weight";
+
+/// The tensor that is multiplied with hidden states: the embeddings where there is none of its own.
+pub(crate) fn head_tensor(gguf: &Gguf) -> &'static str {
+    match gguf.tensor("output.weight") {
+        Some(_) => "output.weight",
+        None => EMBEDDING,
+    }
+}
+
+/// Takes tensors from a file.
+pub(crate) struct Loader<'a> {
     gguf: &'a Gguf,
     compute: &'a Compute,
     /// All matrices together, in the order in which a pass reads them.
@@ -197,6 +194,19 @@ struct Loader<'a> {
 }
 
 impl<'a> Loader<'a> {
+    /// A loader that has taken nothing yet.
+    pub fn new(gguf: &'a Gguf, compute: &'a Compute, progress: &'a mut dyn FnMut(u64, u64)) -> Self {
+        Self {
+            gguf,
+            compute,
+            arena: Arena::new(),
+            progress,
+            done: 0,
+            total: gguf.tensors().iter().map(|tensor| tensor.len).sum(),
+            used: HashSet::new(),
+        }
+    }
+
     fn find(&self, name: &str) -> Result<&'a TensorInfo, LoadError> {
         self.gguf
             .tensor(name)
@@ -209,16 +219,15 @@ impl<'a> Loader<'a> {
         Ok(Linear { matrix, bias })
     }
 
-    fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, LoadError> {
+    pub fn matrix(&mut self, name: &str, rows: usize, cols: usize) -> Result<Matrix, LoadError> {
         let info = self.find(name)?;
         check_dims(info, &[cols, rows])?;
         self.pack(info, rows, cols)
     }
 
     /// A tensor with a row for each token, and perhaps rows of padding after them.
-    fn vocabulary_tensor(&self, name: &str, config: &Config) -> Result<&'a TensorInfo, LoadError> {
+    fn vocabulary_tensor(&self, name: &str, rows: usize, cols: usize) -> Result<&'a TensorInfo, LoadError> {
         let info = self.find(name)?;
-        let (rows, cols) = (config.vocab_size, config.hidden_size);
         match info.dims[..] {
             [width, height] if width == cols as u64 && height >= rows as u64 => Ok(info),
             _ => {
@@ -230,20 +239,27 @@ impl<'a> Loader<'a> {
 
     /// A matrix with a row for each token. Rows of padding at its end stay in the file.
     fn vocabulary_matrix(&mut self, name: &str, config: &Config) -> Result<Matrix, LoadError> {
-        let info = self.vocabulary_tensor(name, config)?;
-        self.pack(info, config.vocab_size, config.hidden_size)
+        let (rows, cols) = (config.vocab_size, config.hidden_size);
+        let info = self.vocabulary_tensor(name, rows, cols)?;
+        self.pack(info, rows, cols)
     }
 
-    /// The rows of some tokens, each as it stands in the file: rows are whole blocks.
-    fn rows_of_tokens(&mut self, name: &str, config: &Config, tokens: &[Token]) -> Result<Matrix, LoadError> {
-        let info = self.vocabulary_tensor(name, config)?;
+    /// The rows of some tokens out of at least `rows`, each as it stands in the file: rows are whole blocks.
+    pub fn rows_of_tokens(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+        tokens: &[Token],
+    ) -> Result<Matrix, LoadError> {
+        let info = self.vocabulary_tensor(name, rows, cols)?;
         let bytes = self.gguf.map(info)?;
         let row_bytes = bytes.len() / info.dims[1] as usize;
-        let mut rows = Vec::with_capacity(tokens.len() * row_bytes);
+        let mut packed = Vec::with_capacity(tokens.len() * row_bytes);
         for &token in tokens {
-            rows.extend_from_slice(&bytes[token as usize * row_bytes..][..row_bytes]);
+            packed.extend_from_slice(&bytes[token as usize * row_bytes..][..row_bytes]);
         }
-        self.pack_bytes(info, tokens.len(), config.hidden_size, &rows)
+        self.pack_bytes(info, tokens.len(), cols, &packed)
     }
 
     /// Packs the first `rows` rows.
@@ -276,7 +292,16 @@ impl<'a> Loader<'a> {
         }
     }
 
-    fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
+    /// Whether all weights of a tensor are finite. A target's are not looked at: it takes a time that its start would feel.
+    pub fn check_finite(&self, name: &str) -> Result<(), LoadError> {
+        let info = self.find(name)?;
+        match format_of(info)?.is_finite(&self.gguf.map(info)?) {
+            true => Ok(()),
+            false => Err(tensor_error(name, "holds weights that are not finite")),
+        }
+    }
+
+    pub fn vector(&mut self, name: &str, len: usize) -> Result<Vec<f32>, LoadError> {
         let info = self.find(name)?;
         check_dims(info, &[len])?;
         let bytes = self.gguf.map(info)?;
@@ -328,7 +353,7 @@ impl<'a> Loader<'a> {
     }
 }
 
-fn tensor_error(name: &str, problem: impl Into<String>) -> LoadError {
+pub(crate) fn tensor_error(name: &str, problem: impl Into<String>) -> LoadError {
     LoadError::Tensor {
         name: name.to_owned(),
         problem: problem.into(),
@@ -339,7 +364,7 @@ fn shape(dims: &[u64]) -> String {
     format!("{dims:?}")
 }
 
-fn check_dims(info: &TensorInfo, expected: &[usize]) -> Result<(), LoadError> {
+pub(crate) fn check_dims(info: &TensorInfo, expected: &[usize]) -> Result<(), LoadError> {
     let same = info
         .dims
         .iter()
@@ -352,7 +377,7 @@ fn check_dims(info: &TensorInfo, expected: &[usize]) -> Result<(), LoadError> {
     Err(tensor_error(&info.name, problem))
 }
 
-fn format_of(info: &TensorInfo) -> Result<Format, LoadError> {
+pub(crate) fn format_of(info: &TensorInfo) -> Result<Format, LoadError> {
     Ok(match info.ty {
         TensorType::F32 => Format::F32,
         TensorType::F16 => Format::F16,

@@ -4,4 +4,6 @@ mod head;
 mod invariance;
 mod llamacpp;
 mod loading;
+mod speculator;
+mod speculator_refusals;
 mod support;

@@ -2,6 +2,7 @@
 
 pub mod dequantize;
 pub mod slow;
+pub mod speculators;
 
 use foretoken_gguf::Gguf;
 pub use foretoken_gguf::testing::real_model;

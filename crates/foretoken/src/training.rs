@@ -5,9 +5,11 @@ use std::path::{Path, PathBuf};
 use foretoken_gguf::Gguf;
 use foretoken_model::{Message, PromptEncoder, PromptError, Special, Tokenizer};
 use foretoken_spec::Token;
-use foretoken_train::Frame;
+use foretoken_train::{CaptureOptions, Dataset, DatasetError, Frame, Rows};
+use sha2::{Digest, Sha256};
 
 use crate::session::SessionError;
+use crate::vocabulary::Seen;
 
 /// Tokens of a text that are one sequence.
 const TEXT: usize = 512;
@@ -66,4 +68,56 @@ pub fn identity(path: &Path, gguf: &Gguf, tokenizer: &Tokenizer) -> String {
         "{file}, {bytes} bytes of tensors, tokenizer {:016x}",
         tokenizer.fingerprint()
     )
+}
+
+/// The name that a model's file gives it, or the file's.
+pub fn name(path: &Path, gguf: &Gguf) -> String {
+    let name = gguf.get("general.name").and_then(|value| value.as_str());
+    let file = || {
+        path.file_stem()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    };
+    name.map_or_else(file, str::to_owned)
+}
+
+/// What decides which sequences are captured, besides the target.
+pub fn recipe(options: &CaptureOptions, texts: &[Vec<Token>]) -> String {
+    let CaptureOptions {
+        question,
+        answer,
+        seed,
+        ..
+    } = options;
+    let mut hash = Sha256::new();
+    for text in texts {
+        hash.update((text.len() as u64).to_le_bytes());
+        text.iter().for_each(|token| hash.update(token.to_le_bytes()));
+    }
+    let hash = hash.finalize();
+    let hex: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    format!(
+        "seed {seed}, questions of {question} tokens, answers of {answer}, {} texts ({hex})",
+        texts.len()
+    )
+}
+
+/// In how many sequences each token stands.
+///
+/// # Errors
+/// If the dataset cannot be read.
+pub fn seen(dataset: &Dataset) -> Result<Seen, DatasetError> {
+    let mut seen = Seen::new();
+    let mut rows = Rows::default();
+    for sequence in dataset.sequences() {
+        rows.clear();
+        dataset.read(sequence.first, sequence.rows as usize, &mut rows)?;
+        rows.tokens.sort_unstable();
+        rows.tokens.dedup();
+        for &token in &rows.tokens {
+            *seen.entry(token).or_insert(0) += 1;
+        }
+    }
+    Ok(seen)
 }

@@ -1,6 +1,6 @@
 //! Products of row-major matrices, by `faer`: the safe face of the `gemm` family of crates.
 //!
-//! Measured on two cores of an AMD EPYC with AVX-512 that others were using too, the best of six runs of [512 x 1536] x [1536 x 16384]: 59 GFLOPS
+//! Measured on two cores of an AMD EPYC (AVX2) that others were using too, the best of six runs of [512 x 1536] x [1536 x 16384]: 59 GFLOPS
 //! on one thread and 92 to 100 on two; `gemm` itself 59 and 100, `matrixmultiply` 53 and 63.
 //!
 //! The sum over K of one element is never split over threads: one and two threads give the same bits.

@@ -263,6 +263,35 @@ impl<'a> Trainer<'a> {
         (self.samples.training.len(), self.samples.held_out.len())
     }
 
+    /// What a step takes, without learning from it.
+    ///
+    /// # Errors
+    /// If rows cannot be read.
+    pub fn step_time(&mut self) -> Result<Duration, TrainError> {
+        let Self {
+            options,
+            network,
+            samples,
+            batch,
+            tables,
+            ..
+        } = self;
+        let start = Instant::now();
+        let rows = samples.of_step(self.step, options.batch);
+        samples.read(&rows, tables, options, batch)?;
+        self.pool.install(|| network.learn(batch, tables.head));
+        Ok(start.elapsed())
+    }
+
+    /// Sets how many steps the whole training has.
+    ///
+    /// # Panics
+    /// If it has begun.
+    pub fn set_steps(&mut self, steps: u64) {
+        assert_eq!(self.step, 0, "the schedule of a training that has begun is fixed");
+        self.options.steps = steps.max(1);
+    }
+
     /// One step.
     ///
     /// # Errors

@@ -36,12 +36,44 @@ pub struct MlpArgs {
     /// Tokens to learn from [default: as many as the model reads and writes in half of the budget]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
     pub tokens: Option<u64>,
-    /// Keep what the model computes for its texts here, or go on with what is there [default: beside the speculator, until that is done]
+    /// Steps of training [default: as many as the rest of the budget takes, and at most eight times over all tokens]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub steps: Option<u64>,
+    /// Keep what the model computes for its texts in this directory, or learn from what an earlier run kept there
+    /// [default: FILE.gguf.states, removed in the end]
     #[arg(long, value_name = "DIR")]
     pub states: Option<PathBuf>,
     /// Go on where an earlier run of the same command was interrupted
     #[arg(long)]
     pub resume: bool,
+    /// Tokens that it looks ahead
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u8).range(1..=8))]
+    pub heads: u8,
+    /// Length of the states between heads [default: twice the model's hidden size]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(32..=65536))]
+    pub inner: Option<u32>,
+    /// Let it draft the N most frequent tokens alone [default: 8192 of a vocabulary of up to 65536, else 16384]; 0 is the whole
+    /// vocabulary
+    #[arg(long, value_name = "N")]
+    pub draft_vocab: Option<usize>,
+    /// Give each head weights of its own
+    #[arg(long)]
+    pub untied: bool,
+    /// Learn the likeliest token of each row alone, not how likely each is
+    #[arg(long)]
+    pub hard_labels: bool,
+    /// Begin with random weights, not with a linear guess of the next state
+    #[arg(long)]
+    pub random_init: bool,
+    /// The highest learning rate
+    #[arg(long, value_name = "R", default_value_t = 1e-3, value_parser = super::positive)]
+    pub learning_rate: f32,
+    /// Write a line of JSON now and then: tokens learned from, loss, and acceptance on held-out text
+    #[arg(long, value_name = "FILE.jsonl")]
+    pub log: Option<PathBuf>,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub json: bool,
     /// Seed of everything that is drawn at random
     #[arg(short, long, default_value_t = 1)]
     pub seed: u64,

@@ -3,6 +3,7 @@
 //! Not here: what the commands do.
 
 mod chat;
+mod convert;
 mod drafting;
 mod models;
 mod serving;
@@ -16,6 +17,7 @@ use foretoken::engine::{MAX_STOP_BYTES, MAX_STOPS};
 use foretoken::{SamplerParams, Token};
 
 pub use chat::ChatArgs;
+pub use convert::{ConvertArgs, ConvertCommand, ConvertSpeculatorArgs};
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
 pub use models::{ModelArg, ModelsArgs, PullArgs};
 pub use serving::{LogFormat, ServeArgs};
@@ -43,6 +45,8 @@ pub enum Command {
     Models(ModelsArgs),
     /// Show what a model file holds
     Inspect(InspectArgs),
+    /// Make a file of ours of what others publish
+    Convert(ConvertArgs),
     /// Measure what this machine and a model on it can do
     Bench(BenchArgs),
     /// Say what drafts would gain on this machine, of a draft model (-d) or for nothing, and why that is less than the

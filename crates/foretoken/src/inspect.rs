@@ -1,10 +1,12 @@
 //! `foretoken inspect`: what a model file holds. Needs no architecture that can be run.
 
+mod speculator;
+
 use std::collections::BTreeMap;
 use std::io::Write;
 
 use foretoken::gguf::{Array, Gguf, TensorType, Value};
-use foretoken::model::Architecture;
+use foretoken::model::{Architecture, SpeculatorFile};
 use serde::Serialize;
 
 use crate::cli::InspectArgs;
@@ -14,7 +16,11 @@ const TEMPLATE_LINES: usize = 8;
 
 /// Runs the command.
 pub fn inspect(args: &InspectArgs) -> anyhow::Result<()> {
-    let gguf = Gguf::open(args.file.file()?)?;
+    let path = args.file.file()?;
+    let gguf = Gguf::open(&path)?;
+    if SpeculatorFile::is_one(&path) {
+        return speculator::inspect(&gguf, &SpeculatorFile::open(&path)?, args.json);
+    }
     let summary = Summary::new(&gguf)?;
     let mut stdout = std::io::stdout().lock();
     if args.json {
@@ -111,38 +117,13 @@ impl Summary {
         let architecture = gguf.require_string("general.architecture")?.to_string();
         let uint = |key: &str| gguf.uint(&format!("{architecture}.{key}"));
         let size = |key: &str| Size::read(gguf, &format!("{architecture}.{key}"));
-        let mut types: Vec<(TensorType, TypeShare)> = Vec::new();
-        for tensor in gguf.tensors() {
-            let at = types
-                .iter()
-                .position(|(ty, _)| *ty == tensor.ty)
-                .unwrap_or_else(|| {
-                    types.push((
-                        tensor.ty,
-                        TypeShare {
-                            name: tensor.ty.name(),
-                            tensors: 0,
-                            bytes: 0,
-                        },
-                    ));
-                    types.len() - 1
-                });
-            types[at].1.tensors += 1;
-            types[at].1.bytes += tensor.len;
-        }
-        let mut types: Vec<TypeShare> = types.into_iter().map(|(_, share)| share).collect();
-        types.sort_by_key(|share| std::cmp::Reverse(share.bytes));
         Ok(Self {
             file: gguf.path().display().to_string(),
             bytes: gguf.file_len(),
             gguf_version: gguf.version(),
             supported: Architecture::from_name(&architecture).is_ok(),
             name: gguf.string("general.name")?.map(str::to_string),
-            parameters: gguf
-                .tensors()
-                .iter()
-                .map(|t| t.dims.iter().product::<u64>())
-                .sum(),
+            parameters: parameters(gguf),
             context_length: uint("context_length")?,
             layers: uint("block_count")?,
             hidden_size: uint("embedding_length")?,
@@ -150,7 +131,7 @@ impl Summary {
             heads: size("attention.head_count")?,
             kv_heads: size("attention.head_count_kv")?,
             tensors: gguf.tensors().len(),
-            types,
+            types: type_shares(gguf),
             bytes_per_token: bytes_per_token(gguf),
             tokenizer: TokenizerSummary::new(gguf)?,
             chat_template: gguf.string("tokenizer.chat_template")?.map(str::to_string),
@@ -278,6 +259,37 @@ impl TokenizerSummary {
             special,
         })
     }
+}
+
+/// Largest share first.
+fn type_shares(gguf: &Gguf) -> Vec<TypeShare> {
+    let mut types: Vec<(TensorType, TypeShare)> = Vec::new();
+    for tensor in gguf.tensors() {
+        let at = types
+            .iter()
+            .position(|(ty, _)| *ty == tensor.ty)
+            .unwrap_or_else(|| {
+                types.push((
+                    tensor.ty,
+                    TypeShare {
+                        name: tensor.ty.name(),
+                        tensors: 0,
+                        bytes: 0,
+                    },
+                ));
+                types.len() - 1
+            });
+        types[at].1.tensors += 1;
+        types[at].1.bytes += tensor.len;
+    }
+    let mut types: Vec<TypeShare> = types.into_iter().map(|(_, share)| share).collect();
+    types.sort_by_key(|share| std::cmp::Reverse(share.bytes));
+    types
+}
+
+fn parameters(gguf: &Gguf) -> u64 {
+    let weights = |tensor: &foretoken::gguf::TensorInfo| tensor.dims.iter().product::<u64>();
+    gguf.tensors().iter().map(weights).sum()
 }
 
 fn bytes_per_token(gguf: &Gguf) -> u64 {

@@ -7,6 +7,7 @@
 mod bench;
 mod chat;
 mod cli;
+mod convert;
 mod inspect;
 mod interrupt;
 mod output;
@@ -31,6 +32,7 @@ fn main() -> ExitCode {
         Command::Pull(args) => pull::pull(&args),
         Command::Models(args) => pull::models(&args),
         Command::Bench(args) => bench::bench(&args.command),
+        Command::Convert(args) => convert::convert(&args.command),
         Command::Inspect(args) => inspect::inspect(&args),
         Command::Predict(args) => predict::predict(&args),
         Command::Trace(args) => trace::convert(&args),

@@ -163,6 +163,49 @@ fn writer_refuses() {
 }
 
 #[test]
+fn data_may_come_while_a_file_is_written() {
+    let dir = TempDir::new().unwrap();
+    let path = dir.path().join("a.gguf");
+    let given = Writer::new()
+        .tensor("a", &[40], TensorType::F16, vec![1; 80])
+        .unwrap()
+        .tensor("b", &[3], TensorType::F32, vec![2; 12])
+        .unwrap()
+        .to_bytes()
+        .unwrap();
+    let mut writer = Writer::new();
+    writer.declare("a", &[40], TensorType::F16).unwrap();
+    writer.tensor("b", &[3], TensorType::F32, vec![2; 12]).unwrap();
+    writer
+        .write_with(&path, &mut |name, out| {
+            assert_eq!(name, "a");
+            (0..4).try_for_each(|_| out.write_all(&[1; 20]))
+        })
+        .unwrap();
+    assert_eq!(std::fs::read(&path).unwrap(), given);
+    std::fs::remove_file(&path).unwrap();
+
+    let failed = |data: &mut dyn FnMut(&str, &mut dyn std::io::Write) -> std::io::Result<()>| {
+        let problem = writer.write_with(&path, data).unwrap_err().to_string();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0, "{problem}");
+        problem
+    };
+    let short = failed(&mut |_, out| out.write_all(&[1; 79]));
+    assert!(
+        short.ends_with("tensor \"a\": 79 bytes of data, 80 were declared"),
+        "{short}"
+    );
+    assert!(failed(&mut |_, _| Err(std::io::Error::other("no such luck"))).ends_with("no such luck"));
+    let nobody = writer.to_bytes().unwrap_err().to_string();
+    assert!(
+        nobody.contains("tensor \"a\" was declared and has no data"),
+        "{nobody}"
+    );
+    assert!(writer.write(&path).is_err());
+    assert!(writer.declare("a", &[1], TensorType::F32).is_err());
+}
+
+#[test]
 fn rewriting_a_mapped_file_leaves_the_mapping_alone() {
     let dir = TempDir::new().unwrap();
     let path = dir.path().join("a.gguf");

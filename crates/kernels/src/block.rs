@@ -1,9 +1,10 @@
 //! Blocks of the quantised GGUF types, decoded to integers.
 //!
 //! The bit layouts are those of ggml (`ggml-common.h`, and the `dequantize_row_*` functions of
-//! `ggml-quants.c`). Here alone they are known; whatever follows works on a decoded [`Block`].
+//! `ggml-quants.c`). Here and where weights are quantised (`quantize`) alone they are known; whatever follows works on a decoded
+//! [`Block`].
 use crate::format::{Format, Mins, Scales, Spec};
-use half::f16;
+use half::{bf16, f16};
 
 /// Most weights in a block.
 pub(crate) const MAX_BLOCK: usize = 256;
@@ -155,6 +156,30 @@ impl Block {
                     product - min
                 };
             }
+        }
+    }
+}
+
+impl Format {
+    /// Whether all weights of these blocks are finite, whatever their codes are.
+    ///
+    /// # Panics
+    /// If `bytes` are not whole blocks.
+    pub fn is_finite(self, bytes: &[u8]) -> bool {
+        assert!(bytes.len().is_multiple_of(self.block_bytes()), "whole blocks");
+        let half = |b: &[u8]| f16::from_le_bytes([b[0], b[1]]).is_finite();
+        let all = |scales: &[usize]| {
+            let mut blocks = bytes.chunks_exact(self.block_bytes());
+            blocks.all(|block| scales.iter().all(|&at| half(&block[at..])))
+        };
+        match self {
+            Self::F32 => (bytes.as_chunks().0.iter()).all(|&b| f32::from_le_bytes(b).is_finite()),
+            Self::BF16 => (bytes.as_chunks().0.iter()).all(|&b| bf16::from_le_bytes(b).is_finite()),
+            Self::F16 | Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => all(&[0]),
+            Self::Q4_1 | Self::Q5_1 | Self::Q4_K | Self::Q5_K => all(&[0, 2]),
+            Self::Q2_K => all(&[80, 82]),
+            Self::Q3_K => all(&[108]),
+            Self::Q6_K => all(&[208]),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Weights into blocks as they stand in a GGUF file.
 //!
-//! Not here: packing ([`Matrix`](crate::Matrix)), reading blocks (`block`).
+//! Not here: packing ([`Matrix`](crate::Matrix)), reading blocks (`block`, which tells their layout).
 use crate::memory::Disjoint;
 use crate::{Compute, Format};
 use half::f16;
@@ -244,29 +244,5 @@ impl Line {
             error * error
         };
         weights.iter().zip(codes).map(square).sum()
-    }
-}
-
-impl Format {
-    /// Whether all weights of these blocks are finite, whatever their codes are.
-    ///
-    /// # Panics
-    /// If `bytes` are not whole blocks.
-    pub fn is_finite(self, bytes: &[u8]) -> bool {
-        assert!(bytes.len().is_multiple_of(self.block_bytes()), "whole blocks");
-        let half = |b: &[u8]| f16::from_le_bytes([b[0], b[1]]).is_finite();
-        let all = |scales: &[usize]| {
-            let mut blocks = bytes.chunks_exact(self.block_bytes());
-            blocks.all(|block| scales.iter().all(|&at| half(&block[at..])))
-        };
-        match self {
-            Self::F32 => (bytes.as_chunks().0.iter()).all(|&b| f32::from_le_bytes(b).is_finite()),
-            Self::BF16 => (bytes.as_chunks().0.iter()).all(|&b| half::bf16::from_le_bytes(b).is_finite()),
-            Self::F16 | Self::Q4_0 | Self::Q5_0 | Self::Q8_0 => all(&[0]),
-            Self::Q4_1 | Self::Q5_1 | Self::Q4_K | Self::Q5_K => all(&[0, 2]),
-            Self::Q2_K => all(&[80, 82]),
-            Self::Q3_K => all(&[108]),
-            Self::Q6_K => all(&[208]),
-        }
     }
 }

@@ -3,6 +3,7 @@
 
 mod answers;
 mod chat;
+mod convert;
 #[cfg(unix)]
 mod terminal;
 mod tools;

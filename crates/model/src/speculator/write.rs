@@ -66,11 +66,16 @@ pub fn write_speculator(
         }
         values.push(tensor.values.as_slice());
     }
-    if let Some(extra) = tensors
-        .iter()
-        .find(|tensor| plan.iter().all(|(name, _)| *name != tensor.name))
-    {
-        return Err(tensor_error(&extra.name, "is not part of such a speculator"));
+    for (at, tensor) in tensors.iter().enumerate() {
+        let name = &tensor.name;
+        let problem = if plan.iter().all(|(known, _)| known != name) {
+            "is not part of such a speculator"
+        } else if tensors[..at].iter().any(|before| before.name == *name) {
+            "is there twice"
+        } else {
+            continue;
+        };
+        return Err(tensor_error(name, problem));
     }
     let mut read = |at: usize, elements: Range<usize>, out: &mut Vec<f32>| {
         out.clear();

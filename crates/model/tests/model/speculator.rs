@@ -1,7 +1,7 @@
 //! MLP speculators: their network against one that was written down apart from it.
 use crate::support::speculators::*;
 use crate::support::*;
-use foretoken_gguf::{Array, Gguf, TensorType, Value};
+use foretoken_gguf::{Gguf, TensorType};
 use foretoken_kernels::Compute;
 use foretoken_model::testing::{self, TinyModel};
 use foretoken_model::{

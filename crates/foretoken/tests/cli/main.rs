@@ -3,6 +3,9 @@
 
 mod answers;
 mod chat;
+mod speculator;
+#[path = "../speculators/mod.rs"]
+mod speculators;
 #[cfg(unix)]
 mod terminal;
 mod tools;

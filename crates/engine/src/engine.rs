@@ -146,6 +146,7 @@ impl<M: TargetModel> Engine<M> {
         if let Some(drafter) = self.drafter.as_mut().filter(|_| request.drafts.any()) {
             let only = request.drafts.sources.single().map(Source::name);
             stats.speculation.drafter = Some(only.unwrap_or_else(|| drafter.name()).to_string());
+            stats.speculation.note = drafter.note().map(str::to_owned);
             stats.speculation.forced = self.options.force_accept;
             let hidden = drafter.needs().hidden == HiddenNeed::None || self.model.info().capabilities.hidden;
             let begun = match hidden {

@@ -1,7 +1,7 @@
 //! How much of the prompts goes into a round.
 //!
 //! A round that reads a prompt makes everybody else wait: sequences that decode beside it, and requests that come meanwhile.
-//! So a draft model takes no part in it, and the pass has as many rows as the cost model says fit in what other drafts left
+//! So a draft model takes no part in it (a speculator, whose steps are short, does), and the pass has as many rows as the cost model says fit in what other drafts left
 //! of its time. Of these rows half go to the oldest prompt, so that it comes to an end, and the rest to the shortest, so that
 //! a short one need not wait for a long one.
 

@@ -63,6 +63,8 @@ impl Timings {
 pub struct SpeculationReport {
     drafter: String,
     off_reason: Option<String>,
+    /// What should be known of the drafter, such as that its speculator was made for another model.
+    note: Option<String>,
     /// Whether the tokens are those of plain decoding.
     lossless: bool,
     /// The probability of acceptance where it was forced: the text is then not the model's.
@@ -94,6 +96,7 @@ impl SpeculationReport {
         Self {
             drafter: spec.drafter.clone().unwrap_or_else(|| "none".to_string()),
             off_reason: spec.off_reason.clone().or_else(no_drafter),
+            note: spec.note.clone(),
             lossless,
             forced_acceptance: spec.forced,
             rounds: spec.rounds,

@@ -47,7 +47,8 @@ impl<M: TargetModel> Engine<M> {
         self.active.iter_mut().for_each(|sequence| sequence.turn.reset());
         self.share_prefixes();
         let rows = self.planned_prompt_rows();
-        // Beside prompts all rows cost alike, and a draft model's passes would be added to a time that is used up already.
+        // Beside prompts all rows cost alike, and a draft model's passes would be added to a time that is used up already. A
+        // speculator's steps are short, and end at the deadline.
         let hurry = self.options.pace.is_some() && rows.iter().any(|&rows| rows > 0);
         let mut failed = Vec::new();
         for (at, &rows) in rows.iter().enumerate() {

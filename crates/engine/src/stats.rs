@@ -26,7 +26,7 @@ pub struct Stats {
     pub decode: Duration,
     /// Where the target's time went.
     pub target: TargetTimes,
-    /// Where the draft model's time went; all zero where there is none.
+    /// Where the time of the draft model or the speculator went; all zero where there is none.
     pub draft: DraftTimes,
     /// What became of the drafts.
     pub speculation: Speculation,
@@ -74,6 +74,8 @@ impl Passes {
 pub struct Speculation {
     /// The drafter's name; `None` where there is none.
     pub drafter: Option<String>,
+    /// What its reader should know of the drafter; `None` if nothing.
+    pub note: Option<String>,
     /// Why drafting was given up.
     pub off_reason: Option<String>,
     /// Rounds, those without a draft included.

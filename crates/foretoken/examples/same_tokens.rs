@@ -27,6 +27,9 @@ struct Args {
     /// The draft model; may be the target
     #[arg(long)]
     draft: PathBuf,
+    /// A speculator to draft with as well
+    #[arg(long)]
+    speculator: Option<PathBuf>,
     /// A JSON object of names and raw prompts
     #[arg(long)]
     prompts: PathBuf,
@@ -82,6 +85,10 @@ fn main() -> anyhow::Result<ExitCode> {
     );
     let mut drafts: Vec<Drafts> = args.lengths.iter().map(|&k| Drafts::Model(k)).collect();
     drafts.extend(args.trees.iter().map(|&n| Drafts::ModelTree(n)));
+    if args.speculator.is_some() {
+        drafts.extend(args.lengths.iter().map(|&k| Drafts::Speculator(k)));
+        drafts.extend(args.trees.iter().map(|&n| Drafts::SpeculatorTree(n)));
+    }
     if args.own_noise {
         drafts.extend(args.lengths.iter().map(|&k| Drafts::ModelOwnNoise(k)));
     }
@@ -98,6 +105,7 @@ fn main() -> anyhow::Result<ExitCode> {
     let plan = Plan {
         target: args.target,
         draft: args.draft,
+        speculator: args.speculator,
         prompts,
         temperatures: args.temperatures,
         drafts,

@@ -480,6 +480,7 @@ mod tests {
             "",
             "-d d.gguf",
             "-d d.gguf --draft-vocab 32768",
+            "-d d.gguf --drafter mlp --draft-fixed 3",
             "-d d.gguf --draft-vocab 0 --drafter model",
             "-d d.gguf --drafter model --draft-max 16 --draft-min 4 --draft-p-min 0.5",
             "--drafter lookup --draft-fixed 3",
@@ -495,6 +496,7 @@ mod tests {
         }
         for args in [
             "--drafter model",
+            "--drafter mlp",
             "--draft-vocab 32768",
             "-d d.gguf --draft-vocab -1",
             "-d d.gguf --drafter lookup",

@@ -1,4 +1,5 @@
-//! What passes of a model cost on this machine: measured in a second or two, kept on disk.
+//! What passes of a model cost on this machine: measured in a second or two, kept on disk. What steps of a speculator cost is
+//! measured at each start, in a fraction of that.
 //!
 //! A file of costs belongs to a model file (its path, size and time of change), a number of logits, a number of threads,
 //! an instruction set, a processor and a version of foretoken: whatever changes one of them measures anew. That the
@@ -10,6 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use foretoken_kernels::Compute;
+use foretoken_spec::drafters::Network;
 use foretoken_spec::{
     Batch, Cancel, CostModel, CostPoint, ModelError, Output, Row, RowId, Scores, SequenceId, TargetModel,
     Token,
@@ -22,8 +24,10 @@ use crate::cache;
 const MOST_BYTES: u64 = 1 << 16;
 /// Numbers of rows that are measured.
 const ROWS: [usize; 8] = [1, 2, 3, 4, 5, 6, 8, 16];
+const STEP_ROWS: [usize; 6] = [1, 2, 3, 4, 6, 8];
 /// After this time no further repetition is begun.
 const ENOUGH: Duration = Duration::from_millis(800);
+const ENOUGH_STEPS: Duration = Duration::from_millis(50);
 /// Repetitions: two at least, since a pass that was disturbed must not stand for all.
 const REPEATS: std::ops::Range<usize> = 2..8;
 
@@ -88,34 +92,76 @@ fn measure<M: TargetModel>(model: &mut M) -> Result<Vec<CostPoint>, ModelError> 
     outcome
 }
 
-/// Seconds of a pass over one row of both models, timed in turn: the medians. Their tables may be of different days, or of a
-/// machine that had other things to do, and it is the ratio of the two that decides about drafts.
+/// Seconds of two things, timed in turn: the medians. Tables of costs may be of different days, or of a machine that had other
+/// things to do, and it is the ratio of the two that decides about drafts.
 ///
 /// # Errors
-/// If a pass fails.
-pub fn one_row_in_turn<M: TargetModel>(models: &mut [&mut M; 2]) -> Result<[f64; 2], ModelError> {
+/// Those of the two.
+pub fn in_turn(mut timed: [&mut dyn FnMut() -> Result<f64, ModelError>; 2]) -> Result<[f64; 2], ModelError> {
     const TIMES: usize = 5;
-    let sequences = [models[0].open(), models[1].open()];
     let mut seconds = [[0.0; TIMES]; 2];
-    let outcome = (|| {
-        let mut scores = Scores::default();
-        // One more, which touches memory that the others find.
-        for time in (0..TIMES).chain(0..TIMES).skip(TIMES - 1) {
-            for ((model, sequence), seconds) in models.iter_mut().zip(sequences).zip(&mut seconds) {
-                model.reserve(sequence, 1)?;
-                seconds[time] = pass_seconds(*model, sequence, 1, false, &mut scores)?;
-            }
+    // One more, which touches memory that the others find.
+    for time in (0..TIMES).chain(0..TIMES).skip(TIMES - 1) {
+        for (timed, seconds) in timed.iter_mut().zip(&mut seconds) {
+            seconds[time] = timed()?;
         }
-        Ok::<_, ModelError>(())
-    })();
-    for (model, sequence) in models.iter_mut().zip(sequences) {
-        model.release(sequence);
     }
-    outcome?;
     Ok(seconds.map(|mut times| {
         times.sort_by(f64::total_cmp);
         times[TIMES / 2]
     }))
+}
+
+/// Seconds of a model's pass over one row without context.
+///
+/// # Errors
+/// If the pass fails.
+pub fn one_row<M: TargetModel>(model: &mut M) -> Result<f64, ModelError> {
+    let sequence = model.open();
+    let reserved = model.reserve(sequence, 1).map_err(ModelError::from);
+    let seconds = reserved.and_then(|()| pass_seconds(model, sequence, 1, false, &mut Scores::default()));
+    model.release(sequence);
+    seconds
+}
+
+/// The costs of a speculator's steps, over all of its heads alike.
+///
+/// # Errors
+/// If a step fails.
+pub fn step_costs<N: Network>(network: &mut N) -> Result<CostModel, ModelError> {
+    let start = Instant::now();
+    let mut points = Vec::new();
+    // The first step touches memory that the others find.
+    step_seconds(network, 1)?;
+    for repeat in 1..REPEATS.end {
+        for rows in STEP_ROWS {
+            let seconds = step_seconds(network, rows)?;
+            points.push(CostPoint { rows, seconds });
+        }
+        if repeat >= REPEATS.start && start.elapsed() > ENOUGH_STEPS {
+            break;
+        }
+    }
+    Ok(CostModel::new(points))
+}
+
+/// Seconds of a step over so many rows: the mean over all heads.
+///
+/// # Errors
+/// If a step fails.
+pub fn step_seconds<N: Network>(network: &mut N, rows: usize) -> Result<f64, ModelError> {
+    let heads = network.heads();
+    let tokens: Vec<Token> = (0..rows)
+        .map(|row| (row % network.vocab_size()) as Token)
+        .collect();
+    let mut states = vec![0.5; rows * network.hidden_size()];
+    let (mut next, mut logits) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    for head in 0..heads {
+        network.step(head, &tokens, &states, &mut next, &mut logits)?;
+        std::mem::swap(&mut states, &mut next);
+    }
+    Ok(start.elapsed().as_secs_f64() / heads as f64)
 }
 
 /// Seconds of one pass over `rows` rows that follow what the sequence holds, with logits for all of them or the last one;

@@ -1,29 +1,29 @@
-//! What a session drafts with: a draft model that several drafters share, texts, costs.
+//! What a session drafts with: a draft model or a speculator, which several drafters share, texts, costs.
+
+mod model;
+mod speculator;
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use foretoken_kernels::Compute;
-use foretoken_model::{CpuModel, LoadOptions, Special, Tokenizer};
-use foretoken_spec::drafters::{Corpus, ModelDrafter};
+use foretoken_model::{CpuModel, Special, SpeculatorFile, Tokenizer};
+use foretoken_spec::drafters::Corpus;
 use foretoken_spec::{
-    Cancel, CostModel, DraftError, DraftTimes, Drafter, Request, SequenceId, TargetModel, Token,
+    Cancel, CostModel, CostlyDrafter, DraftError, DraftTimes, Drafter, Needs, Request, SequenceId, Source,
+    Token,
 };
 
-use crate::costs::{one_row_in_turn, pass_costs};
-use crate::session::{LoadedModel, SessionError, SessionOptions, load_model};
+use crate::costs::pass_costs;
+use crate::session::{LoadedModel, SessionError, SessionOptions};
 use crate::vocabulary::{Learned, Ranking, draft_vocabulary};
 
-/// Where rounds are to be short, a draft model reads prompts in passes of this part of one, and in no longer ones than this.
-const READING_PASSES: f64 = 8.0;
-const MOST_PROMPT_ROWS: usize = 256;
-
-/// A loaded draft model.
-pub(crate) struct DraftModel {
-    pub drafter: Shared,
-    pub cancel: Cancel,
-    /// What its passes cost.
+/// What drafts for a target, loaded.
+pub(crate) struct Draft {
+    path: PathBuf,
+    network: Network,
+    /// What its passes or steps cost.
     pub cost: CostModel,
     /// What loading took.
     pub load: Duration,
@@ -33,11 +33,37 @@ pub(crate) struct DraftModel {
     learned: Option<Learned>,
 }
 
-impl DraftModel {
-    /// Loads the model at `path` to draft for `target`, both named in `options`, with a cache of so many positions.
+/// The two kinds of it.
+enum Network {
+    Model(model::DraftModel),
+    Speculator(speculator::DraftSpeculator),
+}
+
+/// Whether the file at `path` is what this drafter needs.
+///
+/// # Errors
+/// If it is a speculator where a draft model is needed, or the other way round.
+pub(crate) fn check_kind(path: &Path, drafter: Source) -> Result<(), SessionError> {
+    let found = match SpeculatorFile::is_one(path) {
+        true => Source::Mlp,
+        false => Source::Model,
+    };
+    // What is not there is said by whoever opens it.
+    match found == drafter || !path.exists() {
+        true => Ok(()),
+        false => Err(SessionError::OtherDraft {
+            path: path.to_owned(),
+            drafter,
+            found,
+        }),
+    }
+}
+
+impl Draft {
+    /// Loads what is at `path` to draft for `target`, both named in `options`; a draft model gets a cache of so many positions.
     ///
     /// # Errors
-    /// As [`load_model`]; also if its vocabulary is not the target's, or a pass to measure costs fails.
+    /// If it cannot be loaded or is not for this target, or a pass to measure costs fails; each names the file.
     pub fn load(
         path: &Path,
         target: &LoadedModel,
@@ -46,60 +72,80 @@ impl DraftModel {
         compute: &Arc<Compute>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, SessionError> {
-        let info = target.model.info();
-        let mut vocabulary = None;
-        let mut learned = None;
-        let loaded = load_model(path, compute, progress, |config, tokenizer| {
-            let fingerprint = tokenizer.vocabulary_fingerprint();
-            if options.draft_vocab > 0 && options.learn && Ranking::shipped(fingerprint).is_none() {
-                learned = Some(Learned::new(fingerprint));
-            }
-            let seen = learned.as_ref().map(Learned::seen).unwrap_or_default();
-            let size = config.vocab_size.min(info.vocab_size);
-            vocabulary = draft_vocabulary(tokenizer, size, options.draft_vocab, &seen);
-            LoadOptions {
-                // With less context than the target it drafts from a window.
-                context: Some(info.context_length.min(config.context_length)),
-                kv_positions,
-                head_tokens: vocabulary.clone(),
-            }
-        })?;
-        target
-            .tokenizer
-            .check_draft(&loaded.tokenizer)
-            .map_err(|problem| SessionError::Vocabulary {
-                draft: path.to_owned(),
-                target: options.model.clone(),
-                problem,
-            })?;
-        let mut model = loaded.model;
-        let cost = costs(path, compute, &mut model)?;
-        let vocab_size = model.info().vocab_size;
-        let inputs = model.config().vocab_size;
-        let learned = learned.filter(|_| vocabulary.is_some());
-        let mut drafter = ModelDrafter::new(model, info.vocab_size);
-        if let Some(stall) = options.max_stall {
-            // It looks at the time between passes alone.
-            let most = stall.as_secs_f64() / READING_PASSES;
-            drafter = drafter.with_prompt_chunk(cost.rows_within(most, 0, MOST_PROMPT_ROWS, 0));
+        match SpeculatorFile::is_one(path) {
+            true => Self::load_speculator(path, target, options, compute),
+            false => Self::load_model(path, target, options, kv_positions, compute, progress),
         }
-        if let Some(tokens) = vocabulary {
-            drafter = drafter
-                .with_vocabulary(tokens)
-                .expect("the tokens that the head was loaded for")
-                .with_inputs(inputs);
-        }
-        Ok(Self {
-            cancel: drafter.cancel(),
-            drafter: Shared(Arc::new(Mutex::new(drafter))),
-            cost,
-            load: loaded.time,
-            vocab_size,
-            learned,
-        })
     }
 
-    /// Brings the costs of both models to what the machine does now.
+    /// What its drafts are counted as.
+    pub fn source(&self) -> Source {
+        match self.network {
+            Network::Model(_) => Source::Model,
+            Network::Speculator(_) => Source::Mlp,
+        }
+    }
+
+    /// Checks that it is what this drafter needs.
+    ///
+    /// # Errors
+    /// If it is not.
+    pub fn check(&self, drafter: Source) -> Result<(), SessionError> {
+        match self.source() {
+            found if found == drafter => Ok(()),
+            found => Err(SessionError::OtherDraft {
+                path: self.path.clone(),
+                drafter,
+                found,
+            }),
+        }
+    }
+
+    /// The drafter, another handle to it.
+    pub fn drafter(&self) -> Box<dyn Drafter> {
+        match &self.network {
+            Network::Model(model) => Box::new(model.drafter.clone()),
+            Network::Speculator(speculator) => Box::new(speculator.drafter.clone()),
+        }
+    }
+
+    /// The drafter for a controller.
+    pub fn costly(&self) -> CostlyDrafter {
+        CostlyDrafter {
+            drafter: self.drafter(),
+            cost: self.cost.clone(),
+            kind: match &self.network {
+                Network::Model(_) => foretoken_spec::CostlyKind::Model,
+                Network::Speculator(speculator) => speculator.kind(),
+            },
+        }
+    }
+
+    /// The longest path that it can draft, if there is a limit.
+    pub fn reach(&self) -> Option<usize> {
+        match &self.network {
+            Network::Model(_) => None,
+            Network::Speculator(speculator) => Some(speculator.heads()),
+        }
+    }
+
+    /// Stops a running pass of a draft model. A speculator's steps are short.
+    pub fn cancel(&self) -> Option<Cancel> {
+        match &self.network {
+            Network::Model(model) => Some(model.cancel.clone()),
+            Network::Speculator(_) => None,
+        }
+    }
+
+    /// What its user should know of it, if anything.
+    pub fn note(&self) -> Option<&str> {
+        match &self.network {
+            Network::Model(_) => None,
+            Network::Speculator(speculator) => speculator.drafter.note(),
+        }
+    }
+
+    /// Brings the costs of the target and its own to what the machine does now.
     ///
     /// # Errors
     /// If a pass fails.
@@ -109,12 +155,14 @@ impl DraftModel {
         target: &mut CpuModel,
         target_cost: &mut CostModel,
     ) -> Result<(), SessionError> {
-        let mut drafter = self.drafter.get();
-        let [target, draft] =
-            one_row_in_turn(&mut [target, drafter.model_mut()]).map_err(|source| SessionError::Costs {
-                path: path.to_owned(),
-                source,
-            })?;
+        let seconds = match &self.network {
+            Network::Model(model) => model.one_row_beside(target),
+            Network::Speculator(speculator) => speculator.one_row_beside(target),
+        };
+        let [target, draft] = seconds.map_err(|source| SessionError::Costs {
+            path: path.to_owned(),
+            source,
+        })?;
         target_cost.set_one_row(target);
         self.cost.set_one_row(draft);
         Ok(())
@@ -133,20 +181,64 @@ impl DraftModel {
     }
 }
 
-/// The drafter of the draft model, which is loaded once and serves one drafting after another. It needs neither to be told
-/// what is submitted nor what came of it.
-#[derive(Clone)]
-pub(crate) struct Shared(Arc<Mutex<ModelDrafter<CpuModel>>>);
+/// The draft vocabulary that the options ask for, of the first `size` tokens, and where to keep what it learns; `None` is the whole
+/// vocabulary.
+fn chosen_vocabulary(
+    options: &SessionOptions,
+    tokenizer: &Tokenizer,
+    size: usize,
+) -> (Option<Vec<Token>>, Option<Learned>) {
+    let fingerprint = tokenizer.vocabulary_fingerprint();
+    let learns = options.draft_vocab > 0 && options.learn && Ranking::shipped(fingerprint).is_none();
+    let learned = learns.then(|| Learned::new(fingerprint));
+    let seen = learned.as_ref().map(Learned::seen).unwrap_or_default();
+    let vocabulary = draft_vocabulary(tokenizer, size, options.draft_vocab, &seen);
+    let learned = learned.filter(|_| vocabulary.is_some());
+    (vocabulary, learned)
+}
 
-impl Shared {
-    fn get(&self) -> MutexGuard<'_, ModelDrafter<CpuModel>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+/// A drafter whose network is loaded once and serves one drafting after another. It needs neither to be told what is submitted nor
+/// what came of it.
+struct Shared<D> {
+    drafter: Arc<Mutex<D>>,
+    source: Source,
+    needs: Needs,
+    note: Option<Arc<str>>,
+}
+
+// Not derived: that would ask for a clone of the drafter.
+impl<D> Clone for Shared<D> {
+    fn clone(&self) -> Self {
+        Self {
+            drafter: Arc::clone(&self.drafter),
+            note: self.note.clone(),
+            ..*self
+        }
     }
 }
 
-impl Drafter for Shared {
+impl<D: Drafter> Shared<D> {
+    fn new(drafter: D, source: Source, note: Option<String>) -> Self {
+        Self {
+            needs: drafter.needs(),
+            drafter: Arc::new(Mutex::new(drafter)),
+            source,
+            note: note.map(Arc::from),
+        }
+    }
+
+    fn get(&self) -> MutexGuard<'_, D> {
+        self.drafter.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl<D: Drafter> Drafter for Shared<D> {
     fn name(&self) -> &str {
-        "model"
+        self.source.name()
+    }
+
+    fn needs(&self) -> Needs {
+        self.needs
     }
 
     fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
@@ -155,6 +247,10 @@ impl Drafter for Shared {
 
     fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         self.get().draft(requests)
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.note.as_deref()
     }
 
     fn times(&self) -> Option<DraftTimes> {

@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use foretoken::model::SpeculatorFile;
 use foretoken::spec::CostModel;
 use foretoken::spec::theory::{accepted_per_round, break_even, speedup, textbook_speedup, tokens_per_round};
 use foretoken::{
@@ -13,7 +14,7 @@ use crate::cli::PredictArgs;
 
 /// What is assumed where nothing is told or measured.
 const ACCEPTANCE: f64 = 0.7;
-/// Longest draft of the table.
+/// Longest draft of the table, unless the drafter looks less far ahead.
 const LONGEST: usize = 16;
 /// Draft tokens of a round that measures acceptance.
 const PROBE: usize = 4;
@@ -22,7 +23,7 @@ const PROBE: usize = 4;
 struct Report {
     model: String,
     draft: Option<String>,
-    /// Tokens that the draft model may say.
+    /// Tokens that the draft model or the speculator may say.
     draft_vocab: Option<usize>,
     threads: usize,
     acceptance: f64,
@@ -51,13 +52,15 @@ struct Line {
 
 /// Runs the command.
 pub fn predict(args: &PredictArgs) -> anyhow::Result<()> {
-    let drafting = match args.draft.draft_model {
+    let draft_file = args.draft.file()?;
+    let drafting = match &draft_file {
+        Some(path) if SpeculatorFile::is_one(path) => Drafting::Mlp,
         Some(_) => Drafting::Model,
         None => Drafting::Suffix,
     };
     let mut session = Session::load(&SessionOptions {
         drafting,
-        draft_model: args.draft.file()?,
+        draft_model: draft_file,
         draft_vocab: args.draft.draft_vocab,
         learn: false,
         threads: Some(args.threads.count()),
@@ -126,7 +129,7 @@ fn measure(
         },
         |progress| {
             let Some(round) = &progress.round else { return };
-            // A draft model's draft is a chain: the token after the last accepted one was tried too.
+            // Its draft is a chain: the token after the last accepted one was tried too.
             let drafted = round.rows - 1;
             for depth in 0..drafted.min(PROBE).min(round.accepted + 1) {
                 tried[depth] += 1;
@@ -152,7 +155,8 @@ impl Report {
     ) -> Self {
         let plain = target.seconds(1, 0);
         let step = draft.map_or(0.0, |draft| draft.seconds(1, 0));
-        let lengths: Vec<Line> = (0..=LONGEST)
+        let longest = session.draft_reach().unwrap_or(LONGEST);
+        let lengths: Vec<Line> = (0..=longest)
             .map(|length| {
                 let pass = target.seconds(1 + length, 0);
                 let round = length as f64 * step + pass;

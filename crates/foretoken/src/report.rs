@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use foretoken::engine::{NO_DRAFTER, SpeculationReport, Timings};
+use foretoken::spec::Source;
 use foretoken::{Drafting, Generation, SamplerParams, Session, Stats};
 use serde::Serialize;
 
@@ -26,7 +27,7 @@ pub struct Report<'a> {
 pub struct Json<'a> {
     model: String,
     draft: Option<String>,
-    /// Tokens that the draft model may say.
+    /// Tokens that the draft model or the speculator may say.
     draft_vocab: Option<usize>,
     seed: u64,
     sampling: Sampling,
@@ -150,14 +151,16 @@ impl Report<'_> {
         if self.drafting.drafting() != Drafting::None {
             writeln!(out, "draft:")?;
         }
-        if self.draft.draft_model.is_some() {
+        if let Some(source) = self.session.draft_source() {
             let draft = &stats.draft;
             writeln!(out, "  load        {}", speed(0, load.draft, ""))?;
-            writeln!(
-                out,
-                "  prompt eval {}",
-                speed(draft.prompt_rows as usize, draft.prompt, "tokens")
-            )?;
+            if source == Source::Model {
+                writeln!(
+                    out,
+                    "  prompt eval {}",
+                    speed(draft.prompt_rows as usize, draft.prompt, "tokens")
+                )?;
+            }
             writeln!(
                 out,
                 "  eval        {}",
@@ -203,6 +206,9 @@ impl Report<'_> {
                 "Speculation was off: {NO_DRAFTER}. Without --drafter none drafts are made as far as they pay."
             );
         };
+        if let Some(note) = &spec.note {
+            writeln!(out, "Note: {note}.")?;
+        }
         if let Some(reason) = &spec.off_reason {
             writeln!(
                 out,

@@ -136,7 +136,11 @@ pub fn load(options: &SessionOptions) -> anyhow::Result<Session> {
     if let Some((_, bar)) = bar {
         bar.finish_and_clear();
     }
-    Ok(session?)
+    let session = session?;
+    if let Some(note) = session.draft_note() {
+        let _ = writeln!(std::io::stderr(), "note: {note}");
+    }
+    Ok(session)
 }
 
 /// The prompt's text, from wherever it was given.

@@ -71,14 +71,17 @@ fn load(options: &SessionOptions, alias: Option<String>) -> Result<Loaded<CpuMod
         Drafting::Auto => vec![Source::Suffix, Source::Recycling, Source::Prediction],
         Drafting::Suffix => vec![Source::Suffix],
         Drafting::Recycling => vec![Source::Recycling],
-        Drafting::Model | Drafting::None => Vec::new(),
+        Drafting::Model | Drafting::Mlp | Drafting::None => Vec::new(),
     };
-    let model = session.draft_vocab().map(|_| Source::Model);
+    let network = session.draft_source();
     if options.policy.fixed.is_some() {
         // Exactly one drafts.
-        drafters.truncate(usize::from(model.is_none()));
+        drafters.truncate(usize::from(network.is_none()));
     }
-    drafters.extend(model);
+    drafters.extend(network);
+    if let Some(note) = session.draft_note() {
+        tracing::warn!("{note}");
+    }
     let cost = session.cost();
     let pass_seconds = cost.map_or_else(Vec::new, |cost| {
         let points = cost.points().iter();

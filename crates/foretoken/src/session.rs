@@ -1,206 +1,37 @@
 //! Models loaded and ready to answer: what the command line and a user of the library begin with.
 
+mod error;
+mod options;
+
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use foretoken_engine::{
-    DraftPolicy, Engine, EngineOptions, Event, FinishReason, GenerationRequest, Progress, PromptPace,
-    RequestError, SequenceError, Stats, TokenBytes,
+    DraftPolicy, Engine, EngineOptions, Event, FinishReason, GenerationRequest, Progress, PromptPace, Stats,
+    TokenBytes,
 };
 use foretoken_gguf::Gguf;
-use foretoken_grammar::{CompileError, Grammars};
+use foretoken_grammar::Grammars;
 use foretoken_kernels::Compute;
 use foretoken_model::{
-    ChatTemplate, Config, CpuModel, LoadError, LoadOptions, Message, PromptEncoder, PromptError, Tokenizer,
+    ChatTemplate, Config, CpuModel, LoadOptions, Message, PromptEncoder, PromptError, Tokenizer,
 };
 use foretoken_spec::drafters::{Corpus, PredictionDrafter, RecyclingDrafter, SuffixDrafter};
 use foretoken_spec::{
-    Cancel, ControlledDrafter, ControllerParams, CostModel, CostlyDrafter, Drafter, ModelError, TargetModel,
-    Token,
+    Cancel, ControlledDrafter, ControllerParams, CostModel, Drafter, Source, TargetModel, Token,
 };
 
-use crate::drafting::{DraftModel, corpus, costs};
-use crate::vocabulary::DEFAULT_DRAFT_VOCAB;
-
-/// Where drafts may come from.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Drafting {
-    /// From all that there is, whatever pays best in each round.
-    #[default]
-    Auto,
-    /// From what followed the same words before.
-    Suffix,
-    /// From what the target thought before.
-    Recycling,
-    /// From a smaller model of the same vocabulary.
-    Model,
-    /// Nowhere: plain decoding.
-    None,
-}
-
-/// The size of the KV cache.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum KvSize {
-    /// So many contexts.
-    Sequences(usize),
-    /// So many bytes of keys and values of the target; a draft model's cache holds as many positions.
-    Bytes(u64),
-}
-
-impl KvSize {
-    /// Positions that it holds, of sequences of up to `context` positions.
-    fn positions(self, config: &Config, context: usize) -> usize {
-        match self {
-            Self::Sequences(sequences) => sequences.saturating_mul(context),
-            Self::Bytes(bytes) => (bytes / config.kv_bytes() as u64) as usize,
-        }
-    }
-}
-
-/// What to load and how to run it.
-#[derive(Clone, Debug)]
-pub struct SessionOptions {
-    /// The target model's file.
-    pub model: PathBuf,
-    /// Where drafts may come from.
-    pub drafting: Drafting,
-    /// A smaller model of the same vocabulary, for [`Drafting::Auto`] and [`Drafting::Model`].
-    pub draft_model: Option<PathBuf>,
-    /// So many tokens, the most frequent ones, are what the draft model may say; 0 is its whole vocabulary.
-    pub draft_vocab: usize,
-    /// Whether which tokens are frequent depends on earlier requests too, and [`Session::generate`] keeps on disk which ones
-    /// each held. Where the draft model has its whole vocabulary, nothing is kept.
-    pub learn: bool,
-    /// Texts to draft from besides the sequence's own.
-    pub corpus: Vec<PathBuf>,
-    /// Bounds of the length of drafts; with [`fixed`](DraftPolicy::fixed) drafts are made always, whether that pays or not.
-    pub policy: DraftPolicy,
-    /// The share of plain decoding's time that drafts may lose.
-    pub loss_budget: f64,
-    /// Threads; `None` takes all that the system offers.
-    pub threads: Option<usize>,
-    /// Positions of a sequence; `None` is the model's own, at most 4096.
-    pub context: Option<usize>,
-    /// What all sequences together may hold; `None` is one context.
-    pub kv: Option<KvSize>,
-    /// Keeps passes that read prompts below this, for the sake of what else there is to do.
-    pub max_stall: Option<Duration>,
-    /// See [`EngineOptions::prefixes`].
-    pub prefixes: usize,
-    /// See [`EngineOptions::force_accept`].
-    pub force_accept: Option<f64>,
-}
-
-impl SessionOptions {
-    /// The defaults for a model file: all threads, drafts as far as they pay.
-    pub fn new(model: impl Into<PathBuf>) -> Self {
-        Self {
-            model: model.into(),
-            drafting: Drafting::default(),
-            draft_model: None,
-            draft_vocab: DEFAULT_DRAFT_VOCAB,
-            learn: true,
-            corpus: Vec::new(),
-            policy: DraftPolicy::default(),
-            loss_budget: ControllerParams::default().loss_budget,
-            threads: None,
-            context: None,
-            kv: None,
-            max_stall: None,
-            prefixes: 0,
-            force_accept: None,
-        }
-    }
-}
-
-/// Why a session could not do what it was asked for.
-#[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
-pub enum SessionError {
-    /// A model could not be loaded.
-    #[error("{}: {source}", path.display())]
-    Load {
-        /// The model's file.
-        path: PathBuf,
-        /// Why.
-        source: LoadError,
-    },
-    /// A file could not be read.
-    #[error(transparent)]
-    Gguf(#[from] foretoken_gguf::Error),
-    /// The draft model cannot draft for the target.
-    #[error("{} cannot draft for {}: {problem}", draft.display(), target.display())]
-    Vocabulary {
-        /// The draft model's file.
-        draft: PathBuf,
-        /// The target model's file.
-        target: PathBuf,
-        /// The first token that differs.
-        problem: String,
-    },
-    /// A pass to measure a model's costs failed.
-    #[error("{}: {source}", path.display())]
-    Costs {
-        /// The model's file.
-        path: PathBuf,
-        /// Why.
-        source: ModelError,
-    },
-    /// A draft model is to draft, and none was loaded.
-    #[error("the drafter `model` needs a draft model")]
-    NoDraftModel,
-    /// A text to draft from cannot be used.
-    #[error("{}: {problem}", path.display())]
-    Corpus {
-        /// Its file.
-        path: PathBuf,
-        /// Why.
-        problem: String,
-    },
-    /// The cache holds less than one context.
-    #[error("the KV cache would hold {positions} positions, less than one context of {context_length}")]
-    KvTooSmall {
-        /// Positions of the cache.
-        positions: usize,
-        /// Positions of a sequence.
-        context_length: usize,
-    },
-    /// A text cannot be made a prompt.
-    #[error("{}: {source}", path.display())]
-    Prompt {
-        /// The model's file.
-        path: PathBuf,
-        /// Why.
-        source: PromptError,
-    },
-    /// The model's vocabulary cannot be used with grammars.
-    #[error("{}: {source}", path.display())]
-    Grammar {
-        /// The model's file.
-        path: PathBuf,
-        /// Why.
-        source: CompileError,
-    },
-    /// The request was refused.
-    #[error(transparent)]
-    Request(#[from] RequestError),
-    /// The generation failed.
-    #[error("{}: {source}", path.display())]
-    Sequence {
-        /// The target model's file.
-        path: PathBuf,
-        /// Why.
-        source: SequenceError,
-    },
-}
+use crate::drafting::{Draft, corpus, costs};
+pub use error::SessionError;
+pub use options::{Drafting, KvSize, SessionOptions};
 
 /// What is being loaded, for a progress bar.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Loading {
     /// The target model.
     Target,
-    /// The draft model.
+    /// The draft model; a speculator is loaded in no time.
     Draft,
 }
 
@@ -209,7 +40,7 @@ pub enum Loading {
 pub struct LoadReport {
     /// The target model.
     pub target: Duration,
-    /// The draft model; zero where there is none.
+    /// The draft model or speculator; zero where there is none.
     pub draft: Duration,
 }
 
@@ -249,7 +80,7 @@ pub struct LoadedModel {
     pub time: Duration,
 }
 
-/// A target model, perhaps a draft model, and their tokenizer.
+/// A target model, perhaps a draft model or a speculator, and their tokenizer.
 pub struct Session {
     engine: Engine<CpuModel>,
     tokenizer: Arc<Tokenizer>,
@@ -257,7 +88,7 @@ pub struct Session {
     path: PathBuf,
     compute: Arc<Compute>,
     load: LoadReport,
-    draft: Option<DraftModel>,
+    draft: Option<Draft>,
     corpus: Option<Arc<Corpus>>,
     /// What the target's passes cost, once that was asked for.
     cost: Option<CostModel>,
@@ -281,6 +112,8 @@ impl Session {
         options: &SessionOptions,
         progress: &mut dyn FnMut(Loading, u64, u64),
     ) -> Result<Self, SessionError> {
+        // Before anything large is read.
+        options.drafting.check(options.draft_model.as_deref())?;
         let threads = options.threads.unwrap_or_else(available_threads);
         let compute = Arc::new(Compute::new(threads));
         let mut kv_positions = None;
@@ -306,14 +139,15 @@ impl Session {
                 context_length: target.model.info().context_length,
             });
         }
-        let template = ChatTemplate::from_gguf(&target.gguf).map_err(|e| load_error(&options.model, e))?;
+        let template =
+            ChatTemplate::from_gguf(&target.gguf).map_err(|e| SessionError::load(&options.model, e))?;
         let mut load = LoadReport {
             target: target.time,
             ..LoadReport::default()
         };
         let draft = match &options.draft_model {
             Some(path) if options.drafting != Drafting::None => {
-                let draft = DraftModel::load(
+                let draft = Draft::load(
                     path,
                     &target,
                     options,
@@ -356,11 +190,11 @@ impl Session {
         Ok(session)
     }
 
-    /// Drafts from here on as `drafting` says, by drafters that know nothing of what was answered before. A draft model
-    /// takes part if the session has loaded one.
+    /// Drafts from here on as `drafting` says, by drafters that know nothing of what was answered before. A draft model or a
+    /// speculator takes part if the session has loaded one.
     ///
     /// # Errors
-    /// If there is no draft model for [`Drafting::Model`], or a pass to measure costs fails.
+    /// If [`Drafting::Model`] or [`Drafting::Mlp`] lacks what it needs, or a pass to measure costs fails.
     ///
     /// # Panics
     /// If a request is under way.
@@ -391,7 +225,7 @@ impl Session {
     /// A new drafter, which knows nothing yet; `None` for plain decoding.
     ///
     /// # Errors
-    /// If there is no draft model for [`Drafting::Model`], or a pass to measure costs fails.
+    /// If [`Drafting::Model`] or [`Drafting::Mlp`] lacks what it needs, or a pass to measure costs fails.
     pub fn drafter(&mut self, drafting: Drafting) -> Result<Option<Box<dyn Drafter>>, SessionError> {
         let ends = self.engine.model().info().end_of_generation.clone();
         let mut free: Vec<Box<dyn Drafter>> = Vec::new();
@@ -408,33 +242,25 @@ impl Session {
         if drafting == Drafting::Auto {
             free.push(Box::new(PredictionDrafter::new(ends)));
         }
-        let draft = self.draft.as_ref();
-        let draft = draft.filter(|_| matches!(drafting, Drafting::Auto | Drafting::Model));
         if drafting == Drafting::None {
             return Ok(None);
         }
-        if drafting == Drafting::Model && draft.is_none() {
-            return Err(SessionError::NoDraftModel);
+        if let Some(drafter) = drafting.network() {
+            let draft = self.draft.as_ref().ok_or(SessionError::NoDraft { drafter })?;
+            draft.check(drafter)?;
         }
+        let takes_part = drafting == Drafting::Auto || drafting.network().is_some();
         if self.policy.fixed.is_some() {
-            // Exactly one drafts: the model, where there is one.
-            let model = draft.map(|draft| Box::new(draft.drafter.clone()) as Box<dyn Drafter>);
-            return Ok(model.or_else(|| free.into_iter().next()));
+            // Exactly one drafts: the network, where there is one.
+            let draft = self.draft.as_ref().filter(|_| takes_part).map(Draft::drafter);
+            return Ok(draft.or_else(|| free.into_iter().next()));
         }
-        let with_model = draft.is_some();
         let cost = self.measured_cost()?;
-        let model = self
-            .draft
-            .as_ref()
-            .filter(|_| with_model)
-            .map(|draft| CostlyDrafter {
-                drafter: Box::new(draft.drafter.clone()),
-                cost: draft.cost.clone(),
-            });
+        let costly = self.draft.as_ref().filter(|_| takes_part).map(Draft::costly);
         let params = ControllerParams {
             loss_budget: self.loss_budget,
         };
-        Ok(Some(Box::new(ControlledDrafter::new(params, free, model, cost))))
+        Ok(Some(Box::new(ControlledDrafter::new(params, free, costly, cost))))
     }
 
     /// What the target's passes cost: measured when it is first asked for.
@@ -449,12 +275,27 @@ impl Session {
         Ok(self.cost.insert(cost).clone())
     }
 
-    /// What the draft model's passes cost, as measured at start; `None` if there is none.
+    /// What kind of drafter was loaded beside the target: [`Source::Model`] or [`Source::Mlp`]; `None` if there is none.
+    pub fn draft_source(&self) -> Option<Source> {
+        self.draft.as_ref().map(Draft::source)
+    }
+
+    /// The longest path that it can draft; `None` if there is none, or no limit.
+    pub fn draft_reach(&self) -> Option<usize> {
+        self.draft.as_ref().and_then(Draft::reach)
+    }
+
+    /// What its user should know of it, if anything: that it was made for another model.
+    pub fn draft_note(&self) -> Option<&str> {
+        self.draft.as_ref().and_then(Draft::note)
+    }
+
+    /// What the draft model's passes, or the speculator's steps, cost, as measured at start; `None` if there is none.
     pub fn draft_cost(&self) -> Option<&CostModel> {
         self.draft.as_ref().map(|draft| &draft.cost)
     }
 
-    /// How many tokens the draft model may say; `None` if there is none.
+    /// How many tokens it may say; `None` if there is none.
     pub fn draft_vocab(&self) -> Option<usize> {
         self.draft.as_ref().map(|draft| draft.vocab_size)
     }
@@ -510,7 +351,7 @@ impl Session {
     /// Stops a running pass of the draft model from any thread. Whoever sets it cancels the request too, and
     /// resets it before the next.
     pub fn draft_cancel(&self) -> Option<Cancel> {
-        self.draft.as_ref().map(|draft| draft.cancel.clone())
+        self.draft.as_ref().and_then(Draft::cancel)
     }
 
     /// Whether drafts are promised to change no token: only a backend whose rows influence each other, or
@@ -612,7 +453,7 @@ pub fn load_model(
 ) -> Result<LoadedModel, SessionError> {
     let start = Instant::now();
     let gguf = Gguf::open(path)?;
-    let at = |source| load_error(path, source);
+    let at = |source| SessionError::load(path, source);
     // First, since that a model cannot be run matters more than what is wrong with its tokenizer.
     let config = Config::from_gguf(&gguf).map_err(at)?;
     let tokenizer = Arc::new(Tokenizer::from_gguf(&gguf).map_err(at)?);
@@ -624,15 +465,4 @@ pub fn load_model(
         gguf,
         time: start.elapsed(),
     })
-}
-
-/// Names the file once.
-fn load_error(path: &Path, source: LoadError) -> SessionError {
-    match source {
-        LoadError::Gguf(error) => SessionError::Gguf(error),
-        source => SessionError::Load {
-            path: path.to_path_buf(),
-            source,
-        },
-    }
 }

@@ -72,7 +72,7 @@ pub fn identity(path: &Path, gguf: &Gguf, tokenizer: &Tokenizer) -> String {
 
 /// The name that a model's file gives it, or the file's.
 pub fn name(path: &Path, gguf: &Gguf) -> String {
-    let name = gguf.get("general.name").and_then(|value| value.as_str());
+    let name = gguf.string("general.name").ok().flatten();
     let file = || {
         path.file_stem()
             .unwrap_or_default()

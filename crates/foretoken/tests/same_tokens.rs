@@ -2,6 +2,9 @@
 //! name compares, in less than a minute and a half. Left out, loudly, where the model is not there.
 
 mod matrix;
+mod speculators;
+
+use std::path::Path;
 
 use foretoken::gguf::testing::real_model;
 use matrix::{Drafts, Plan, Row, run};
@@ -31,9 +34,12 @@ fn smollm2_says_the_same_with_every_drafter() {
     let Some(model) = real_model("smollm2-135m-instruct-q4_1.gguf") else {
         return;
     };
+    let speculator = Path::new(env!("CARGO_TARGET_TMPDIR")).join("same-tokens-speculator.gguf");
+    speculators::write(&speculator, &model, true, |_| ());
     let plan = Plan {
         draft: model.clone(),
         target: model,
+        speculator: Some(speculator),
         prompts: PROMPTS.map(String::from).to_vec(),
         temperatures: vec![0.0, 0.7, 1.3],
         drafts: vec![
@@ -41,6 +47,8 @@ fn smollm2_says_the_same_with_every_drafter() {
             Drafts::Model(4),
             Drafts::ModelOwnNoise(4),
             Drafts::ModelTree(8),
+            Drafts::Speculator(4),
+            Drafts::SpeculatorTree(8),
             Drafts::Auto,
             Drafts::Suffix,
             Drafts::Recycling,
@@ -73,6 +81,7 @@ fn smollm2_says_the_same_after_a_long_prompt() {
     check(&Plan {
         draft: model.clone(),
         target: model,
+        speculator: None,
         prompts: PROMPTS.map(String::from).to_vec(),
         temperatures: vec![0.7],
         drafts: vec![Drafts::Suffix, Drafts::Recycling],

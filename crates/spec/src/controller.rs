@@ -1,6 +1,6 @@
 //! The controller: decides each round what to draft, and whether to draft at all.
 //!
-//! It is a [`Drafter`] made of others. Those that cost nothing propose first; a draft model is asked where its
+//! It is a [`Drafter`] made of others. Those that cost nothing propose first; a draft model or a speculator is asked where its
 //! predicted rate, with the passes that it takes, beats what is there already; then the trees of all sequences are cut
 //! together to the rows that maximise
 //!
@@ -17,18 +17,21 @@
 //!
 //! Not here: how costs are measured at start, and where they are kept.
 
+mod account;
 mod calibration;
-mod draft_model;
+mod costly;
 
 use std::collections::HashMap;
 use std::time::Instant;
 
 use crate::{
     Budget, Committed, CostModel, DraftError, DraftTimes, Drafter, HiddenNeed, ModelError, Needs, Request,
-    SequenceId, Source, TokenTree,
+    SequenceId, TokenTree,
 };
+use account::{Account, Round, expected};
 use calibration::{Calibration, Chance};
-use draft_model::{DraftModel, Prospect, Worth};
+use costly::{Costly, Prospect};
+pub use costly::{CostlyDrafter, CostlyKind};
 
 /// Most draft tokens of a sequence and round: beyond, each row costs what a pass over it alone does.
 const MOST_NODES: usize = 15;
@@ -38,13 +41,6 @@ const LEAST_PROBABILITY: f32 = 0.01;
 const REFRESH: usize = 64;
 /// What another way of drafting must promise to be taken, relative to the best other.
 const MARGIN: f64 = 1.02;
-/// Draft tokens that must have come true, or not, before a text is trusted more, or less, than others.
-const TRUST: f64 = 6.0;
-/// An answer is expected to go on for as many tokens as it has, and for so many at least, if its limit allows.
-const EXPECTED: usize = 32;
-/// A draft model begins when the answer has so many tokens: beginning at 12 lost 7 to 13 % of answers of 15 to 19.
-const START: usize = 24;
-
 /// Settings of a [`ControlledDrafter`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ControllerParams {
@@ -107,19 +103,11 @@ pub struct PassTime {
     pub seconds: f64,
 }
 
-/// A drafter that runs a model, and what its passes cost.
-pub struct CostlyDrafter {
-    /// The drafter.
-    pub drafter: Box<dyn Drafter>,
-    /// Its model's passes.
-    pub cost: CostModel,
-}
-
 /// Drafts with several drafters, as far as it pays.
 pub struct ControlledDrafter {
     params: ControllerParams,
     free: Vec<Box<dyn Drafter>>,
-    model: Option<DraftModel>,
+    costly: Option<Costly>,
     target: CostModel,
     calibration: Calibration,
     accounts: HashMap<SequenceId, Account>,
@@ -137,76 +125,18 @@ struct Best {
     rate: f64,
 }
 
-/// The round that is under way.
-#[derive(Clone, Copy, Debug, Default)]
-struct Round {
-    number: u64,
-    /// Its drafts are made, its pass is not done.
-    drafted: bool,
-    sequences: usize,
-    /// Of all sequences and their trees.
-    rows: usize,
-    /// Its pass had other rows too, of a prompt.
-    mixed: bool,
-    context: usize,
-    draft_seconds: f64,
-    /// Seconds in which a draft model read what it did not know, for this round and those to come.
-    reading_seconds: f64,
-    /// Seconds that rows may take beyond those of plain decoding, as planned before the draft model was asked.
-    rows_seconds: f64,
-    pass_seconds: f64,
-}
-
-/// What is known of a sequence.
-#[derive(Debug, Default)]
-struct Account {
-    calibration: Calibration,
-    /// What the draft model is worth to it.
-    model: Worth,
-    /// Tokens that rounds gained.
-    generated: usize,
-    /// Draft tokens that were expected to come true, before they were trusted more or less, and that did.
-    foreseen: f64,
-    accepted: f64,
-    /// How many of the draft that is being verified are expected to.
-    hoped: f64,
-    /// The round that it takes part in, and the last pass that was counted for it.
-    round: u64,
-    pass: u64,
-    /// Why the draft model was not asked in this round.
-    declined: Option<PlainReason>,
-    /// Seconds that plain decoding would have taken for the tokens so far.
-    plain: f64,
-    /// Seconds that they took.
-    spent: f64,
-    tree: TokenTree,
-    forecast: Forecast,
-}
-
-impl Account {
-    /// Seconds that were lost against plain decoding, or are if the answer ends here.
-    fn lost(&self) -> f64 {
-        self.spent + self.model.owed() - self.plain
-    }
-
-    /// How many draft tokens of this text come true for each that all experience promises.
-    fn trust(&self) -> f32 {
-        ((TRUST + self.accepted) / (TRUST + self.foreseen)).clamp(0.5, 1.25) as f32
-    }
-}
-
 impl ControlledDrafter {
-    /// Of drafters whose time does not count, and perhaps one that runs a model, for a target with these costs.
+    /// Of drafters whose time does not count, and perhaps one that runs a network, for a target with these costs.
     pub fn new(
         params: ControllerParams,
         free: Vec<Box<dyn Drafter>>,
-        model: Option<CostlyDrafter>,
+        costly: Option<CostlyDrafter>,
         target: CostModel,
     ) -> Self {
         Self {
             params,
             free,
-            model: model.map(DraftModel::new),
+            costly: costly.map(Costly::new),
             target,
             calibration: Calibration::default(),
             accounts: HashMap::new(),
@@ -226,7 +156,7 @@ impl ControlledDrafter {
     fn headroom(&self, request: &Request<'_>) -> f64 {
         let account = &self.accounts[&request.sequence];
         let row = self.target.seconds(1, request.tokens.len());
-        let expected = match account.model.owed() > 0.0 {
+        let expected = match account.worth.owed() > 0.0 {
             true => self.params.loss_budget * expected(account, request) * row + row,
             false => 0.0,
         };
@@ -302,13 +232,11 @@ impl ControlledDrafter {
         best
     }
 
-    /// How far the draft model should go for a request, if its rate is the best; others' reading takes so many seconds of this
+    /// How far the costly drafter should go for a request, if its rate is the best; others' reading takes so many seconds of this
     /// round already.
-    fn model_budget(&mut self, request: &Request<'_>, others: f64) -> Option<(Budget, f64)> {
-        let model = self
-            .model
-            .as_ref()
-            .filter(|_| request.budget.sources.contains(Source::Model))?;
+    fn costly_budget(&mut self, request: &Request<'_>, others: f64) -> Option<(Budget, f64)> {
+        let costly = (self.costly.as_ref())
+            .filter(|costly| request.budget.sources.contains(costly.with.kind.source()))?;
         let account = &self.accounts[&request.sequence];
         let context = request.tokens.len();
         let paths = self.paths(request.sequence, request.tree);
@@ -320,25 +248,22 @@ impl ControlledDrafter {
             target: &self.target,
             free_tokens: free.tokens,
             free_rate: free.rate,
+            generated: account.generated,
             expected: expected(account, request),
             allowance: self.allowance(request) - others,
             headroom: headroom - others,
         };
-        let begun = account.generated >= START;
         let account = self.accounts.get_mut(&request.sequence).expect("begun");
-        let answer = match begun {
-            true => model.budget(&mut account.model, request, &prospect),
-            false => Err(PlainReason::NotWorthIt),
-        };
+        let answer = costly.budget(&mut account.worth, request, &prospect);
         account.declined = answer.as_ref().err().copied();
         answer.ok()
     }
 
-    /// Asks the draft model for those whom it serves best.
-    fn ask_model(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+    /// Asks the costly drafter for those whom it serves best.
+    fn ask_costly(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         let (mut count, mut reading) = (0, 0.0);
         for at in 0..requests.len() {
-            if let Some((budget, seconds)) = self.model_budget(&requests[at], reading) {
+            if let Some((budget, seconds)) = self.costly_budget(&requests[at], reading) {
                 reading += seconds;
                 let context = requests[at].tokens.len();
                 let rows =
@@ -349,11 +274,11 @@ impl ControlledDrafter {
                 count += 1;
             }
         }
-        let Some(model) = self.model.as_mut().filter(|_| count > 0) else {
+        let Some(costly) = self.costly.as_mut().filter(|_| count > 0) else {
             return Ok(());
         };
         let asked = &mut requests[..count];
-        let (outcome, drafting, reading) = model.draft(asked);
+        let (outcome, drafting, reading) = costly.draft(asked);
         self.round.draft_seconds += drafting;
         self.round.reading_seconds = reading;
         if outcome == Err(DraftError::Model(ModelError::Cancelled)) {
@@ -367,10 +292,10 @@ impl ControlledDrafter {
                 continue;
             }
             let expected = expected(account, request);
-            account.model.has_read(request.tokens.len(), reading, expected);
+            account.worth.has_read(request.tokens.len(), reading, expected);
             if let Err(error) = &outcome {
-                model.costly.drafter.end(request.sequence);
-                account.model.off = Some(error.to_string());
+                costly.with.drafter.end(request.sequence);
+                account.worth.off = Some(error.to_string());
             }
         }
         Ok(())
@@ -459,7 +384,7 @@ impl Drafter for ControlledDrafter {
         let drafters = self
             .free
             .iter()
-            .chain(self.model.as_ref().map(|m| &m.costly.drafter));
+            .chain(self.costly.as_ref().map(|costly| &costly.with.drafter));
         drafters.fold(Needs::default(), |needs, drafter| {
             let more = drafter.needs();
             Needs {
@@ -477,8 +402,8 @@ impl Drafter for ControlledDrafter {
         for drafter in &mut self.free {
             drafter.begin(sequence, prompt)?;
         }
-        if let Some(model) = &mut self.model {
-            model.costly.drafter.begin(sequence, prompt)?;
+        if let Some(costly) = &mut self.costly {
+            costly.with.drafter.begin(sequence, prompt)?;
         }
         self.accounts.insert(sequence, Account::default());
         Ok(())
@@ -517,7 +442,7 @@ impl Drafter for ControlledDrafter {
             }
             requests.iter_mut().for_each(Request::apply_grammar);
             self.round.draft_seconds = start.elapsed().as_secs_f64();
-            self.ask_model(requests)?;
+            self.ask_costly(requests)?;
             let start = Instant::now();
             requests.iter_mut().for_each(Request::apply_grammar);
             self.round.draft_seconds += start.elapsed().as_secs_f64();
@@ -530,8 +455,8 @@ impl Drafter for ControlledDrafter {
         for drafter in &mut self.free {
             drafter.submitted(sequence, tree);
         }
-        if let Some(model) = &mut self.model {
-            model.costly.drafter.submitted(sequence, tree);
+        if let Some(costly) = &mut self.costly {
+            costly.with.drafter.submitted(sequence, tree);
         }
         if !self.accounts.contains_key(&sequence) {
             return;
@@ -566,8 +491,8 @@ impl Drafter for ControlledDrafter {
         for drafter in &mut self.free {
             drafter.observe(sequence, committed);
         }
-        if let Some(model) = &mut self.model {
-            model.costly.drafter.observe(sequence, committed);
+        if let Some(costly) = &mut self.costly {
+            costly.with.drafter.observe(sequence, committed);
         }
         let Some(account) = self.accounts.get_mut(&sequence) else {
             return;
@@ -596,14 +521,14 @@ impl Drafter for ControlledDrafter {
         account.calibration.observe(&tree, &committed.accepted);
         let gained = committed.tokens.len();
         let round = draft_seconds + pass_seconds;
-        if let Some(model) = &mut self.model {
+        if let Some(costly) = &mut self.costly {
             let cost = round / self.target.seconds(1, context);
-            model.observe(&mut account.model, (!mixed).then_some((gained, cost)));
+            costly.observe(&mut account.worth, (!mixed).then_some((gained, cost)));
         }
         account.generated += gained;
         account.foreseen += std::mem::take(&mut account.hoped) / f64::from(account.trust());
         account.accepted += committed.accepted.len() as f64;
-        account.spent += round + account.model.repay(gained);
+        account.spent += round + account.worth.repay(gained);
         let token = self.target.seconds(sequences, context);
         account.plain += if mixed {
             // It would have waited for the prompt all the same.
@@ -619,7 +544,13 @@ impl Drafter for ControlledDrafter {
     }
 
     fn times(&self) -> Option<DraftTimes> {
-        self.model.as_ref().and_then(|model| model.costly.drafter.times())
+        self.costly
+            .as_ref()
+            .and_then(|costly| costly.with.drafter.times())
+    }
+
+    fn note(&self) -> Option<&str> {
+        self.costly.as_ref().and_then(|costly| costly.with.drafter.note())
     }
 
     fn forecast(&self, sequence: SequenceId) -> Option<Forecast> {
@@ -627,7 +558,7 @@ impl Drafter for ControlledDrafter {
     }
 
     fn off_reason(&self, sequence: SequenceId) -> Option<&str> {
-        self.accounts.get(&sequence)?.model.off.as_deref()
+        self.accounts.get(&sequence)?.worth.off.as_deref()
     }
 
     fn end(&mut self, sequence: SequenceId) {
@@ -635,17 +566,11 @@ impl Drafter for ControlledDrafter {
             drafter.end(sequence);
         }
         let account = self.accounts.remove(&sequence);
-        if let Some(model) = &mut self.model {
-            model.costly.drafter.end(sequence);
+        if let Some(costly) = &mut self.costly {
+            costly.with.drafter.end(sequence);
             if let Some(account) = account {
-                model.end(&account.model);
+                costly.end(&account.worth);
             }
         }
     }
-}
-
-/// Tokens that a sequence is expected to gain yet.
-fn expected(account: &Account, request: &Request<'_>) -> f64 {
-    let remaining = request.position_limit.saturating_sub(request.tokens.len());
-    remaining.min(account.generated.max(EXPECTED)).max(1) as f64
 }

@@ -54,7 +54,7 @@ pub struct Request<'a> {
     pub sequence: SequenceId,
     /// Prompt and committed tokens. The last is the tree's root: sampled, but not yet evaluated.
     pub tokens: &'a [Token],
-    /// The target's hidden state of the row from which the last token was sampled, if asked for.
+    /// The target's hidden state, after its final norm, of the row from which the last token was sampled, if asked for.
     pub hidden: Option<&'a [f32]>,
     /// The target's sampler as it stands before the next token.
     pub sampler: &'a SamplerSnapshot,
@@ -117,10 +117,10 @@ pub enum DraftError {
     Other(String),
 }
 
-/// Where a drafter's time went, summed over all sequences.
+/// Where the time of a drafter that runs a network went, summed over all sequences.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DraftTimes {
-    /// Passes of the draft model.
+    /// Passes of the draft model, or steps of a speculator.
     pub passes: u64,
     /// Rows by which it read prompts and other text that it did not know, and windows moved.
     pub prompt_rows: u64,
@@ -184,6 +184,11 @@ pub trait Drafter: Send {
 
     /// Why a part of the drafter does not serve the sequence any more, though the rest does.
     fn off_reason(&self, _sequence: SequenceId) -> Option<&str> {
+        None
+    }
+
+    /// What whoever reads its statistics should know of it, if anything.
+    fn note(&self) -> Option<&str> {
         None
     }
 

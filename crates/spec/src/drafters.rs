@@ -4,11 +4,14 @@ mod grow;
 mod model;
 mod network;
 mod prediction;
+mod propose;
 mod recycling;
+mod speculator;
 mod suffix;
 
 pub use model::ModelDrafter;
 pub use network::Network;
 pub use prediction::PredictionDrafter;
 pub use recycling::RecyclingDrafter;
+pub use speculator::SpeculatorDrafter;
 pub use suffix::{Corpus, SuffixDrafter};

@@ -31,7 +31,9 @@ pub mod theory;
 pub mod tree;
 pub mod verify;
 
-pub use controller::{ControlledDrafter, ControllerParams, CostlyDrafter, Forecast, PassTime, PlainReason};
+pub use controller::{
+    ControlledDrafter, ControllerParams, CostlyDrafter, CostlyKind, Forecast, PassTime, PlainReason,
+};
 pub use cost::{CostModel, CostPoint};
 pub use drafter::{
     Budget, Committed, DraftError, DraftTimes, Drafter, HiddenNeed, Needs, Request, VerifiedRow,

@@ -11,6 +11,8 @@ pub type NodeId = u32;
 pub enum Source {
     /// A separate draft model.
     Model,
+    /// A speculator: an MLP that reads the target's hidden state.
+    Mlp,
     /// What followed the same words before, in the sequence itself or in a corpus.
     Suffix,
     /// What the target thought before might follow a token.
@@ -25,8 +27,9 @@ pub enum Source {
 
 impl Source {
     /// All of them.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Model,
+        Self::Mlp,
         Self::Suffix,
         Self::Recycling,
         Self::Prediction,
@@ -38,6 +41,7 @@ impl Source {
     pub fn name(self) -> &'static str {
         match self {
             Self::Model => "model",
+            Self::Mlp => "mlp",
             Self::Suffix => "suffix",
             Self::Recycling => "recycling",
             Self::Prediction => "prediction",

@@ -1,13 +1,13 @@
 //! The tokens are those of plain decoding, whatever is drafted.
 
-use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SuffixDrafter};
+use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SpeculatorDrafter, SuffixDrafter};
 use foretoken_spec::testing::{
     AlwaysWrongDrafter, FailingDrafter, OracleDrafter, OwnNoiseDrafter, RandomDrafter, Run, ScriptedModel,
-    Task, decode_drafted, decode_plain, open_params, token_law,
+    ScriptedNetwork, Task, decode_drafted, decode_plain, open_params, token_law,
 };
 use foretoken_spec::{
-    Budget, Committed, DraftError, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId, Sources,
-    Token,
+    Budget, Committed, DraftError, Drafter, HiddenNeed, ModelError, Needs, Request, Sampler, SamplerParams,
+    SequenceId, Sources, Token,
 };
 use proptest::prelude::*;
 
@@ -48,6 +48,18 @@ impl Drafter for Together {
         self.0.iter_mut().try_for_each(|d| d.draft(requests))
     }
 
+    fn needs(&self) -> Needs {
+        let hidden = self.0.iter().any(|d| d.needs().hidden != HiddenNeed::None);
+        Needs {
+            hidden: if hidden {
+                HiddenNeed::LastRow
+            } else {
+                HiddenNeed::None
+            },
+            ..Needs::default()
+        }
+    }
+
     fn observe(&mut self, sequence: SequenceId, committed: &Committed) {
         self.0.iter_mut().for_each(|d| d.observe(sequence, committed));
     }
@@ -61,6 +73,10 @@ impl Drafter for Together {
 fn drafters(model: &ScriptedModel, text: &[Token], seed: u64) -> Vec<Box<dyn Drafter>> {
     let vocab_size = model.logits_after(&[0]).len();
     let texts = || vec![text.to_vec()];
+    let speculator = |model: &ScriptedModel, heads| {
+        let network = ScriptedNetwork::new(model.clone(), heads);
+        SpeculatorDrafter::new(network, vocab_size, Vec::new())
+    };
     let similar = || ModelDrafter::new(model.blurred(seed, 0.5), vocab_size);
     vec![
         Box::new(RandomDrafter::new(vocab_size, 1, seed)),
@@ -72,8 +88,12 @@ fn drafters(model: &ScriptedModel, text: &[Token], seed: u64) -> Vec<Box<dyn Dra
         Box::new(ModelDrafter::new(model.clone(), vocab_size)),
         Box::new(similar()),
         Box::new(FailingDrafter::new(similar(), seed, 3)),
+        Box::new(speculator(model, 3)),
+        Box::new(speculator(&model.blurred(seed, 0.5), 5)),
+        Box::new(FailingDrafter::new(speculator(model, 2), seed, 3)),
         Box::new(Together(vec![
             Box::new(similar()),
+            Box::new(speculator(&model.blurred(seed, 1.0), 3)),
             Box::new(SuffixDrafter::default()),
             Box::new(RecyclingDrafter::default()),
             Box::new(RandomDrafter::new(vocab_size, 2, seed)),
@@ -82,6 +102,7 @@ fn drafters(model: &ScriptedModel, text: &[Token], seed: u64) -> Vec<Box<dyn Dra
             Box::new(RandomDrafter::new(vocab_size, 2, seed)),
             Box::new(RecyclingDrafter::default()),
             Box::new(SuffixDrafter::default()),
+            Box::new(speculator(&model.blurred(seed, 1.0), 3)),
             Box::new(similar()),
         ])),
     ]

@@ -1,9 +1,9 @@
 //! Answers that keep to a grammar: the same tokens with and without drafts, and the grammar's own drafts.
 
 use foretoken_engine::{EngineOptions, FinishReason, GenerationRequest};
-use foretoken_spec::drafters::{ModelDrafter, PredictionDrafter, SuffixDrafter};
+use foretoken_spec::drafters::{ModelDrafter, PredictionDrafter, SpeculatorDrafter, SuffixDrafter};
 use foretoken_spec::testing::{
-    AlwaysWrongDrafter, FixedText, OracleDrafter, RandomDrafter, ScriptedModel, open_params,
+    AlwaysWrongDrafter, FixedText, OracleDrafter, RandomDrafter, ScriptedModel, ScriptedNetwork, open_params,
 };
 use foretoken_spec::{Drafter, Grammar, Source, Token};
 
@@ -53,6 +53,11 @@ fn drafts_change_nothing_under_a_grammar() {
                 Box::new(OracleDrafter::new(texts)),
                 Box::new(ModelDrafter::new(model.clone(), VOCAB)),
                 Box::new(ModelDrafter::new(model.blurred(5, 1.0), VOCAB)),
+                Box::new(SpeculatorDrafter::new(
+                    ScriptedNetwork::new(model.blurred(5, 1.0), 4),
+                    VOCAB,
+                    vec![END],
+                )),
             ];
             for drafter in drafters {
                 let name = drafter.name().to_string();

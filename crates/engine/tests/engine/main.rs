@@ -27,7 +27,7 @@
 //! | a drafter that fails | `faults::a_failing_drafter_is_turned_off_and_says_why` |
 //! | a model that fails, logits that are not numbers | `faults::*` |
 //! | a draft that the grammar forbids, a grammar not applied to later rows of a round | `grammar::drafts_change_nothing_under_a_grammar` |
-//! | hidden states of the wrong row, or missing | `faults::a_drafter_sees_the_rows_it_asks_for` |
+//! | hidden states of the wrong row, or missing | `faults::a_drafter_sees_the_rows_it_asks_for`, `speculator::*` |
 
 mod common;
 mod counters;
@@ -37,3 +37,4 @@ mod grammar;
 mod memory;
 mod same_tokens;
 mod sharing;
+mod speculator;

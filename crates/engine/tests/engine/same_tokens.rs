@@ -1,9 +1,9 @@
 //! The same tokens, whatever the drafter, its length, the chunks and the company.
 
 use foretoken_engine::{DraftPolicy, Engine, EngineOptions, GenerationRequest};
-use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SuffixDrafter};
+use foretoken_spec::drafters::{ModelDrafter, RecyclingDrafter, SpeculatorDrafter, SuffixDrafter};
 use foretoken_spec::testing::{
-    AlwaysWrongDrafter, FailingDrafter, OracleDrafter, RandomDrafter, ScriptedModel,
+    AlwaysWrongDrafter, FailingDrafter, OracleDrafter, RandomDrafter, ScriptedModel, ScriptedNetwork,
 };
 use foretoken_spec::{Capabilities, Drafter, SamplerParams, Token};
 
@@ -45,6 +45,9 @@ fn requests() -> Vec<GenerationRequest> {
 fn drafters(model: &ScriptedModel, requests: &[GenerationRequest]) -> Vec<Box<dyn Drafter>> {
     let whole = |r: &GenerationRequest| [r.prompt.clone(), reference(model, r)].concat();
     let texts: Vec<Vec<Token>> = requests.iter().map(whole).collect();
+    let speculator = |model: ScriptedModel, heads| {
+        SpeculatorDrafter::new(ScriptedNetwork::new(model, heads), VOCAB, vec![3])
+    };
     let wrong = AlwaysWrongDrafter::new(texts.clone(), VOCAB);
     vec![
         Box::new(RandomDrafter::new(VOCAB, 1, 1)),
@@ -56,6 +59,8 @@ fn drafters(model: &ScriptedModel, requests: &[GenerationRequest]) -> Vec<Box<dy
         Box::new(ModelDrafter::new(model.clone(), VOCAB)),
         Box::new(ModelDrafter::new(model.blurred(5, 1.0), VOCAB)),
         Box::new(ModelDrafter::new(model.blurred(5, 1.0).with_context(16), VOCAB)),
+        Box::new(speculator(model.clone(), 4)),
+        Box::new(speculator(model.blurred(5, 1.0), 3)),
         Box::new(FailingDrafter::new(OracleDrafter::new(texts), 3, 4)),
     ]
 }

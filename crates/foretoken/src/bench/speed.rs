@@ -69,7 +69,7 @@ pub struct Seconds {
 struct Output<'a> {
     model: String,
     draft: Option<String>,
-    /// Tokens that the draft model may say.
+    /// Tokens that the draft model or the speculator may say.
     draft_vocab: Option<usize>,
     threads: usize,
     temperature: f32,

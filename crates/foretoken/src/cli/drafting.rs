@@ -1,4 +1,4 @@
-//! The arguments about drafts: the draft model, for each command that takes one, the drafter and its bounds.
+//! The arguments about drafts: the draft model or speculator, for each command that takes one, the drafter and its bounds.
 
 use std::path::PathBuf;
 
@@ -8,10 +8,10 @@ use foretoken::{DEFAULT_DRAFT_VOCAB, DraftPolicy, Drafting};
 
 use super::{ModelArg, probability};
 
-/// A draft model and what it may say.
+/// A draft model or speculator, and what it may say.
 #[derive(Debug, Args)]
 pub struct DraftModelArgs {
-    /// A smaller model of the same vocabulary that drafts for it: a file or a name
+    /// What drafts for it: a smaller model of the same vocabulary, a file or a name; or a speculator, a file or a directory
     #[arg(short, long, visible_alias = "model-draft", value_name = "DRAFT")]
     pub draft_model: Option<ModelArg>,
     /// Let it draft the N most frequent tokens alone, which makes its passes shorter; 0 is its whole vocabulary
@@ -20,12 +20,12 @@ pub struct DraftModelArgs {
 }
 
 impl DraftModelArgs {
-    /// The draft model's file, if there is one.
+    /// The draft model's or speculator's file, if there is one.
     ///
     /// # Errors
     /// If it is not where it should be.
     pub fn file(&self) -> Result<Option<PathBuf>, ModelError> {
-        self.draft_model.as_ref().map(ModelArg::file).transpose()
+        self.draft_model.as_ref().map(ModelArg::draft_file).transpose()
     }
 }
 
@@ -41,6 +41,8 @@ pub enum DrafterName {
     Recycling,
     /// A smaller model of the same vocabulary (-d)
     Model,
+    /// A speculator, which goes on from the model's own hidden states (-d)
+    Mlp,
     /// Plain decoding
     None,
 }
@@ -53,6 +55,7 @@ impl DrafterName {
             Self::Suffix => "suffix",
             Self::Recycling => "recycling",
             Self::Model => "model",
+            Self::Mlp => "mlp",
             Self::None => "none",
         }
     }
@@ -64,6 +67,7 @@ impl DrafterName {
             Self::Suffix => Drafting::Suffix,
             Self::Recycling => Drafting::Recycling,
             Self::Model => Drafting::Model,
+            Self::Mlp => Drafting::Mlp,
             Self::None => Drafting::None,
         }
     }
@@ -84,7 +88,7 @@ pub struct DraftArgs {
     /// Most draft tokens of a round [default: 15]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=512))]
     pub draft_max: Option<u32>,
-    /// So many draft tokens in every round, whether that pays or not: of the model, if there is one, else of the suffixes
+    /// So many draft tokens in every round, whether that pays or not: of the draft model or speculator, if there is one, else of the suffixes
     #[arg(long, value_name = "N", conflicts_with_all = ["draft_max", "draft_min", "draft_p_min"],
           value_parser = clap::value_parser!(u32).range(1..=512))]
     pub draft_fixed: Option<u32>,
@@ -111,9 +115,12 @@ impl DraftArgs {
             (DrafterName::Model, None) => {
                 return Err("--drafter model needs a draft model: -d DRAFT.gguf".into());
             }
+            (DrafterName::Mlp, None) => {
+                return Err("--drafter mlp needs a speculator: -d SPECULATOR.gguf".into());
+            }
             (DrafterName::Suffix | DrafterName::Recycling | DrafterName::None, Some(_)) => {
                 return Err(format!(
-                    "-d gives a draft model that --drafter {} does not use",
+                    "-d gives something to draft with that --drafter {} does not use",
                     name.name()
                 ));
             }

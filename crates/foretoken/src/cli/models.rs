@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::PathBuf;
 
 use clap::Args;
+use foretoken::model::SpeculatorFile;
 use foretoken::models::{self, Checksum, ModelError, Source};
 
 /// A model on the command line: a file, or the name of one that was pulled. Only [`file`](Self::file) gives a path, so that
@@ -19,6 +20,17 @@ impl ModelArg {
     /// If there is none.
     pub fn file(&self) -> Result<PathBuf, ModelError> {
         models::find(&self.0)
+    }
+
+    /// As [`file`](Self::file), for what drafts: a speculator may be a directory too.
+    ///
+    /// # Errors
+    /// If there is none.
+    pub fn draft_file(&self) -> Result<PathBuf, ModelError> {
+        match self.0.is_dir() && SpeculatorFile::is_one(&self.0) {
+            true => Ok(self.0.clone()),
+            false => self.file(),
+        }
     }
 }
 

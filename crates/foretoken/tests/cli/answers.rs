@@ -69,7 +69,7 @@ fn json_has_every_field_always() {
         check(&object["timings"]["draft"], "load_s prompt_s eval_s sample_s");
         check(
             &object["speculation"],
-            "drafter off_reason lossless forced_acceptance rounds proposed drafted accepted sources discarded_by_cut acceptance_rate \
+            "drafter off_reason note lossless forced_acceptance rounds proposed drafted accepted sources discarded_by_cut acceptance_rate \
              tokens_per_round accepted_per_position rows_histogram draft_s verify_s \
              predicted_tps plain_rounds",
         );

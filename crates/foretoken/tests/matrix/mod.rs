@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use foretoken::engine::{EngineOptions, Event, RequestId};
 use foretoken::spec::drafters::{RecyclingDrafter, SuffixDrafter};
 use foretoken::spec::testing::{OracleDrafter, OwnNoiseDrafter, RandomDrafter};
-use foretoken::spec::{DraftError, Drafter, Request, SequenceId, TargetModel};
+use foretoken::spec::{DraftError, Drafter, Needs, Request, SequenceId, TargetModel};
 use foretoken::{
     CpuModel, DraftPolicy, Drafting, Engine, GenerationRequest, Sampler, SamplerParams, Session,
     SessionError, SessionOptions, Special, Stats, Token,
@@ -31,6 +31,10 @@ pub enum Drafts {
     ModelOwnNoise(usize),
     /// A tree of so many tokens of the draft model.
     ModelTree(usize),
+    /// So many tokens of the speculator.
+    Speculator(usize),
+    /// A tree of so many tokens of the speculator.
+    SpeculatorTree(usize),
     /// All of them, as far as the controller thinks that it pays.
     Auto,
     /// Repetitions.
@@ -50,6 +54,8 @@ impl fmt::Display for Drafts {
             Self::Model(k) => write!(f, "draft model, {k} tokens"),
             Self::ModelOwnNoise(k) => write!(f, "draft model with noise of its own, {k} tokens"),
             Self::ModelTree(n) => write!(f, "draft model, a tree of {n} tokens"),
+            Self::Speculator(k) => write!(f, "speculator, {k} tokens"),
+            Self::SpeculatorTree(n) => write!(f, "speculator, a tree of {n} tokens"),
             Self::Auto => f.write_str("auto"),
             Self::Suffix => f.write_str("suffix"),
             Self::Recycling => f.write_str("recycling"),
@@ -66,6 +72,8 @@ pub struct Plan {
     pub target: PathBuf,
     /// The draft model; may be the target itself.
     pub draft: PathBuf,
+    /// The speculator, if there is one.
+    pub speculator: Option<PathBuf>,
     /// Raw texts.
     pub prompts: Vec<String>,
     /// Temperatures.
@@ -209,29 +217,36 @@ pub fn run(plan: &Plan, report: &mut dyn FnMut(&Row)) -> Result<Vec<Row>, Sessio
 struct Bench {
     session: Session,
     model_drafter: Lent,
+    speculator: Option<Lent>,
     cases: Vec<Case>,
 }
 
 impl Bench {
     fn load(plan: &Plan, threads: usize) -> Result<Self, SessionError> {
-        let options = SessionOptions {
-            drafting: Drafting::Model,
-            draft_model: Some(plan.draft.clone()),
-            policy: DraftPolicy {
-                fixed: Some(1),
-                ..DraftPolicy::default()
-            },
-            threads: Some(threads),
-            ..SessionOptions::new(&plan.target)
+        let load = |drafting, draft: &PathBuf| {
+            let mut session = Session::load(&SessionOptions {
+                drafting,
+                draft_model: Some(draft.clone()),
+                policy: DraftPolicy {
+                    fixed: Some(1),
+                    ..DraftPolicy::default()
+                },
+                threads: Some(threads),
+                ..SessionOptions::new(&plan.target)
+            })?;
+            let drafter = session.engine().set_drafter(None, EngineOptions::default());
+            let drafter = drafter.expect("the options name one");
+            Ok::<_, SessionError>((session, Lent(Arc::new(Mutex::new(drafter)))))
         };
-        let mut session = Session::load(&options)?;
-        let drafter = session.engine().set_drafter(None, EngineOptions::default());
-        let drafter = drafter.expect("the options name a draft model");
-        let model_drafter = Lent(Arc::new(Mutex::new(drafter)));
+        // It holds what it needs of the target.
+        let speculator = plan.speculator.as_ref().map(|path| load(Drafting::Mlp, path));
+        let speculator = speculator.transpose()?.map(|(_, drafter)| drafter);
+        let (session, model_drafter) = load(Drafting::Model, &plan.draft)?;
         let cases = cases(plan, &session);
         Ok(Self {
             session,
             model_drafter,
+            speculator,
             cases,
         })
     }
@@ -246,6 +261,7 @@ impl Bench {
         let whole = |(case, expected): &(&Case, &[Token])| [&case.request.prompt, *expected].concat();
         let vocab_size = self.session.engine().model().info().vocab_size;
         let model = || self.model_drafter.clone();
+        let speculator = || self.speculator.clone().expect("the plan names one");
         let chain = |length| DraftPolicy {
             fixed: Some(length),
             ..DraftPolicy::default()
@@ -259,6 +275,8 @@ impl Bench {
             Drafts::Model(k) => (Some(Box::new(model())), chain(k)),
             Drafts::ModelOwnNoise(k) => (Some(Box::new(OwnNoiseDrafter::new(model(), OWN_KEY))), chain(k)),
             Drafts::ModelTree(n) => (Some(Box::new(model())), tree(n)),
+            Drafts::Speculator(k) => (Some(Box::new(speculator())), chain(k)),
+            Drafts::SpeculatorTree(n) => (Some(Box::new(speculator())), tree(n)),
             Drafts::Auto => {
                 self.session.set_policy(DraftPolicy::default());
                 (self.session.drafter(Drafting::Auto)?, DraftPolicy::default())
@@ -300,7 +318,11 @@ impl Lent {
 
 impl Drafter for Lent {
     fn name(&self) -> &str {
-        "model"
+        "lent"
+    }
+
+    fn needs(&self) -> Needs {
+        self.lock().needs()
     }
 
     fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {

@@ -4,4 +4,7 @@ mod access;
 mod answers;
 mod forms;
 mod lifetime;
+mod speculator;
+#[path = "../speculators/mod.rs"]
+mod speculators;
 mod support;

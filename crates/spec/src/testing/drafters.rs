@@ -192,6 +192,10 @@ impl<D: Drafter> Drafter for FailingDrafter<D> {
         "failing"
     }
 
+    fn needs(&self) -> Needs {
+        self.inner.needs()
+    }
+
     fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
         self.inner.begin(sequence, prompt)
     }

@@ -26,8 +26,8 @@ pub struct Evaluation {
     pub pass: usize,
 }
 
-/// A model without weights: a row's logits are a function of the tokens on its path, its own the last. It
-/// keeps sequences as a real one does, can run out of pages, and fails when told to.
+/// A model without weights: a row's logits are a function of the tokens on its path, its own the last, and its hidden state names
+/// the row by the path's length and its last three tokens. It keeps sequences as a real one does, can run out of pages, and fails when told to.
 #[derive(Clone)]
 pub struct ScriptedModel {
     info: ModelInfo,
@@ -200,6 +200,17 @@ impl ScriptedModel {
     }
 }
 
+/// The hidden state of the row that ends a path: its length and its last three tokens, the very last first.
+pub(super) fn name_row(path: &[Token], hidden: &mut [f32]) {
+    hidden.fill(0.0);
+    let last = path.iter().rev().map(|&token| token as f32);
+    let named = std::iter::once(path.len() as f32).chain(last);
+    hidden
+        .iter_mut()
+        .zip(named)
+        .for_each(|(value, named)| *value = named);
+}
+
 /// Roughly normal numbers of the given spread, from the path's last three tokens.
 fn random_logits(path: &[Token], seed: u64, spread: f32, logits: &mut [f32]) {
     let last = &path[path.len().saturating_sub(3)..];
@@ -308,7 +319,7 @@ impl TargetModel for ScriptedModel {
             }
             if row.output.hidden() {
                 let hidden = &mut scores.hidden_buffer()[with_hidden * hidden_size..][..hidden_size];
-                random_logits(&path, 1, 1.0, hidden);
+                name_row(&path, hidden);
                 with_hidden += 1;
             }
             self.last.push((row.sequence, row.parent, row.token));

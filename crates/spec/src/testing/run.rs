@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use crate::testing::{Counters, ScriptedModel};
 use crate::{
-    Batch, Budget, Cancel, Committed, Drafter, Flow, LogitError, ModelError, Output, Request, Row, RowId,
-    Sampler, SamplerParams, Scores, SequenceId, Sources, TargetModel, Token, TokenTree, verify,
+    Batch, Budget, Cancel, Committed, Drafter, Flow, HiddenNeed, LogitError, ModelError, Output, Request,
+    Row, RowId, Sampler, SamplerParams, Scores, SequenceId, Sources, TargetModel, Token, TokenTree, verify,
 };
 
 /// What a decoding loop made.
@@ -97,13 +97,18 @@ fn rounds<M: TargetModel>(
     let mut sampler = Sampler::new(task.params.clone(), task.key, &task.prompt);
     let (mut batch, mut scores, mut tree) = (Batch::default(), Scores::default(), TokenTree::default());
     let mut tokens = task.prompt.clone();
+    let scored = match drafter.as_ref().map(|drafter| drafter.needs().hidden) {
+        None | Some(HiddenNeed::None) => Output::Logits,
+        Some(HiddenNeed::LastRow | HiddenNeed::EveryRow) => Output::Both,
+    };
+    let mut hidden: Option<Vec<f32>> = None;
     while tokens.len() < limit {
         tree.clear();
         if let Some(drafter) = drafter.as_mut() {
             let mut requests = [Request {
                 sequence,
                 tokens: &tokens,
-                hidden: None,
+                hidden: hidden.as_deref(),
                 sampler: &sampler.snapshot(),
                 budget,
                 position_limit: limit,
@@ -122,7 +127,7 @@ fn rounds<M: TargetModel>(
         let missing = &tokens[model.len(sequence)..];
         for (at, &token) in missing.iter().enumerate() {
             let output = if at + 1 == missing.len() {
-                Output::Logits
+                scored
             } else {
                 Output::None
             };
@@ -140,7 +145,7 @@ fn rounds<M: TargetModel>(
                 sequence,
                 token: node.token,
                 parent,
-                output: Output::Logits,
+                output: scored,
             });
         }
         model.forward(&batch, &mut scores, &Cancel::default())?;
@@ -169,6 +174,11 @@ fn rounds<M: TargetModel>(
             .chain(verdict.accepted.iter().map(|n| first + n))
             .collect();
         model.commit(sequence, &path);
+        // Of the row from which the last token was drawn.
+        let drawn = &verdict.accepted[..verdict.tokens.len() - 1];
+        hidden = scores
+            .hidden(drawn.last().map_or(first - 1, |n| first + n))
+            .map(<[f32]>::to_vec);
         run.counters.record(&tree, &verdict);
         tokens.extend_from_slice(&verdict.tokens);
         run.tokens.extend_from_slice(&verdict.tokens);

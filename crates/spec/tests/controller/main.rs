@@ -1,9 +1,10 @@
 //! The controller in a world of made-up times: what it drafts, what it costs, and what it never loses.
 //!
-//! Here: one sequence with drafts that cost nothing. `model`: a draft model. `batch`: several sequences, and prompts.
+//! Here: one sequence with drafts that cost nothing. `model`: a draft model. `speculator`: a speculator. `batch`: several sequences, and prompts.
 
 mod batch;
 mod model;
+mod speculator;
 
 use foretoken_spec::{
     Budget, Committed, ControlledDrafter, ControllerParams, CostModel, CostPoint, CostlyDrafter, DraftError,

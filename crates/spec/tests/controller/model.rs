@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use foretoken_spec::{
-    CostlyDrafter, DraftError, DraftTimes, Drafter, ModelError, Request, Sampler, SamplerParams, SequenceId,
-    Source, Token, TokenTree,
+    CostlyDrafter, CostlyKind, DraftError, DraftTimes, Drafter, ModelError, Request, Sampler, SamplerParams,
+    SequenceId, Source, Token, TokenTree,
 };
 
 use crate::{BUDGET, Chain, LOSS_BUDGET, SEQUENCE, chance, controller, flat, free, run, run_after, table};
@@ -16,6 +16,7 @@ struct TimedChain {
     /// Seconds of a pass, and of a token read.
     step: f64,
     row: f64,
+    reads: bool,
     read: HashMap<SequenceId, usize>,
     times: DraftTimes,
 }
@@ -32,7 +33,7 @@ impl Drafter for TimedChain {
             let known = self.read.insert(request.sequence, request.tokens.len());
             let unread = request.tokens.len().saturating_sub(known.unwrap_or(0));
             let rows = unread.min(request.budget.max_read);
-            if known.is_none() || rows > 4 {
+            if self.reads && (known.is_none() || rows > 4) {
                 self.times.prompt_rows += rows as u64;
                 self.times.prompt += Duration::from_secs_f64(rows as f64 * self.row);
             }
@@ -60,14 +61,21 @@ pub fn model(confidence: f32, fails: bool, step: f64) -> CostlyDrafter {
         confidence,
         fails,
     };
+    timed(chain, step, CostlyKind::Model)
+}
+
+/// A drafter of a chain, each token of which takes a step of so many seconds.
+pub fn timed(chain: Chain, step: f64, kind: CostlyKind) -> CostlyDrafter {
     CostlyDrafter {
         drafter: Box::new(TimedChain {
             chain,
             step,
             row: step / 5.0,
+            reads: kind == CostlyKind::Model,
             read: HashMap::new(),
             times: DraftTimes::default(),
         }),
+        kind,
         cost: table(move |rows| step * (1.0 + 0.2 * (rows - 1) as f64)),
     }
 }
@@ -167,6 +175,7 @@ fn a_draft_model_that_fails_is_left_out_and_the_rest_goes_on() {
     let cancelled = CostlyDrafter {
         drafter: Box::new(Cancelled),
         cost: table(|_| 0.001),
+        kind: CostlyKind::Model,
     };
     let mut controller = crate::controller(Vec::new(), Some(cancelled), table(flat));
     // It is not asked before the answer has some tokens.

@@ -4,15 +4,13 @@ use std::collections::BinaryHeap;
 
 use super::lines::Sequence;
 use crate::drafters::grow::Candidate;
+use crate::drafters::propose::ROW;
 use crate::{ModelInfo, Node, NodeId, Request, Source, TargetModel, Token, TokenTree};
 
 /// Tokens of one tree that a pass of the draft model evaluates at most.
 const FRONTIER: usize = 4;
 /// Branches that are evaluated at most; each takes a page or two of the draft model's cache.
 const LINES: usize = 8;
-/// What one more row costs, of the draft model's pass or the target's, in steps of the draft model: so much less likely
-/// may be what is evaluated or verified beside something that is worth a step.
-const ROW: f32 = 0.125;
 
 /// A place whose logits are known.
 #[derive(Clone, Copy, Debug)]

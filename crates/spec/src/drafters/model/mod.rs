@@ -26,10 +26,11 @@ mod lines;
 use std::collections::HashMap;
 use std::time::Instant;
 
+use super::propose::{check_vocabulary, propose};
 use crate::drafter::DraftTimes;
 use crate::{
-    Batch, Cancel, DraftError, Drafter, LogitError, ModelError, Output, Proposal, Request, Row, RowId,
-    Scores, SequenceId, Source, TargetModel, Token,
+    Batch, Cancel, DraftError, Drafter, Output, Proposal, Request, Row, RowId, Scores, SequenceId, Source,
+    TargetModel, Token,
 };
 use growth::{Growth, Place};
 use lines::Sequence;
@@ -95,29 +96,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
     /// For a draft model whose head covers a part of the vocabulary: the token of each of its logits,
     /// ascending. It reads all of the target's tokens, unless [`with_inputs`](Self::with_inputs) says otherwise.
     pub fn with_vocabulary(mut self, vocabulary: Vec<Token>) -> Result<Self, DraftError> {
-        let expected = self.model.info().vocab_size;
-        if vocabulary.len() != expected {
-            let found = vocabulary.len();
-            return Err(DraftError::Other(format!(
-                "the draft vocabulary has {found} tokens for {expected} logits"
-            )));
-        }
-        if let Some(pair) = vocabulary.windows(2).find(|pair| pair[0] >= pair[1]) {
-            let [a, b] = [pair[0], pair[1]];
-            return Err(DraftError::Other(format!(
-                "the draft vocabulary is not ascending: {b} follows {a}"
-            )));
-        }
-        if let Some(&token) = vocabulary
-            .last()
-            .filter(|&&t| t as usize >= self.target_vocab_size)
-        {
-            let vocab_size = self.target_vocab_size;
-            return Err(DraftError::Model(ModelError::TokenOutOfRange {
-                token,
-                vocab_size,
-            }));
-        }
+        check_vocabulary(&vocabulary, self.model.info().vocab_size, self.target_vocab_size)?;
         self.vocabulary = Some(vocabulary);
         Ok(self)
     }
@@ -335,33 +314,15 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
             Some(_) => logits,
             None => &logits[..logits.len().min(self.target_vocab_size)],
         };
-        let sampler = job.sequence.sampler.as_mut().expect("prepared");
-        for &token in path {
-            sampler.accept(token);
-        }
-        let branches = job.request.budget.max_branches;
-        let vocabulary = self.vocabulary.as_deref();
-        let outcome = match job.request.grammar.as_deref_mut() {
-            None => sampler.propose(logits, vocabulary, None, branches),
-            Some(grammar) => {
-                let legal = path.iter().take_while(|&&token| grammar.accept(token)).count();
-                // What cannot be told is not drafted; the target's own sampler says what is wrong.
-                let outcome = match grammar.allowed() {
-                    Ok(allowed) if legal == path.len() => {
-                        sampler.propose(logits, vocabulary, Some(allowed), branches)
-                    }
-                    _ => Ok(Vec::new()),
-                };
-                grammar.rollback(legal);
-                outcome
-            }
-        };
-        sampler.rollback(path.len());
-        match outcome {
-            // Of the draft vocabulary, that is: the target may go on with the rest.
-            Err(LogitError::AllBanned) => Ok(Vec::new()),
-            outcome => Ok(outcome?),
-        }
+        let budget = job.request.budget;
+        Ok(propose(
+            job.sequence.sampler.as_mut().expect("prepared"),
+            job.request.grammar.as_deref_mut().map(|grammar| grammar as _),
+            path,
+            logits,
+            self.vocabulary.as_deref(),
+            budget.max_branches,
+        )?)
     }
 }
 

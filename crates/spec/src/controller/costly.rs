@@ -1,32 +1,79 @@
-//! What a draft model is worth to a sequence: how far it should go, and how much of the text it may read for that.
+//! A drafter that runs a network, a draft model or a speculator: what it is worth to a sequence, how far it should go, and how much
+//! of the text a draft model may read for that.
 
 use std::time::Instant;
 
-use crate::{Budget, CostModel, DraftError, PlainReason, Request};
+use crate::{Budget, CostModel, DraftError, Drafter, PlainReason, Request, Source};
 
-use super::{CostlyDrafter, MARGIN};
+use super::MARGIN;
 
-/// What is expected of a draft model's tokens before any was seen.
-const ACCEPTANCE: f64 = 0.75;
-/// Tokens by which its drafts are expected to exceed those that cost nothing, likewise.
+/// What is expected of a draft model's tokens before any was seen, and of a speculator's whose file tells nothing.
+const MODEL_ACCEPTANCE: f64 = 0.75;
+const SPECULATOR_ACCEPTANCE: f64 = 0.5;
+/// Tokens by which drafts are expected to exceed those that cost nothing, likewise.
 const ADVANTAGE: f64 = 0.4;
 /// How many rounds these expectations count for, and the most that the rounds of all sequences do.
 const PRIOR: f64 = 4.0;
 const ALL: f64 = 1.0;
 /// What remains of a round after the next one of its class.
 const DECAY: f64 = 0.95;
-/// What remains of what was seen after a round in which the model was not asked, so that it gets another chance; and after a
+/// What remains of what was seen after a round in which the drafter was not asked, so that it gets another chance; and after a
 /// whole sequence without it.
 const FORGET: f64 = 0.995;
 const FORGET_SEQUENCE: f64 = 0.9;
-/// Rows of a pass of the draft model that a step is priced for: most evaluate the end of one path, or two.
+/// Rows that a step is priced for: most evaluate the end of one path, or two.
 const STEP_ROWS: usize = 2;
+/// A draft model begins when the answer has so many tokens: beginning at 12 lost 7 to 13 % of answers of 15 to 19.
+const START: usize = 24;
 /// A window of fewer tokens tells a draft model too little.
 const LEAST_WINDOW: usize = 32;
-/// Rounds are alike that are expected to gain so many tokens, at most, without the model.
+/// Rounds are alike that are expected to gain so many tokens, at most, without the drafter.
 const CLASSES: [f64; 4] = [1.2, 1.6, 2.2, 3.2];
 
-/// What rounds with the model's drafts gained and cost, of one class: discounted sums.
+/// A drafter that runs a network, and what that costs.
+pub struct CostlyDrafter {
+    /// The drafter.
+    pub drafter: Box<dyn Drafter>,
+    /// Its model's passes, or its network's steps.
+    pub cost: CostModel,
+    /// What it drafts with.
+    pub kind: CostlyKind,
+}
+
+/// What a drafter runs.
+#[derive(Clone, Debug, PartialEq)]
+pub enum CostlyKind {
+    /// A draft model, which has to read the text before it drafts.
+    Model,
+    /// A speculator, which reads nothing, with as many heads as there are entries.
+    Speculator {
+        /// The share of each head's tokens that come true where those before did, in 0…1, before any was seen; `None` if that is
+        /// not known.
+        acceptance: Vec<Option<f64>>,
+    },
+}
+
+impl CostlyKind {
+    /// What its nodes are counted as.
+    pub fn source(&self) -> Source {
+        match self {
+            Self::Model => Source::Model,
+            Self::Speculator { .. } => Source::Mlp,
+        }
+    }
+
+    /// The expected acceptance at a depth, 1 for the first token, given that those before came true; `None` beyond its reach.
+    fn acceptance(&self, depth: usize) -> Option<f64> {
+        match self {
+            Self::Model => Some(MODEL_ACCEPTANCE),
+            Self::Speculator { acceptance } => {
+                (acceptance.get(depth - 1)).map(|known| known.unwrap_or(SPECULATOR_ACCEPTANCE))
+            }
+        }
+    }
+}
+
+/// What rounds with its drafts gained and cost, of one class: discounted sums.
 #[derive(Clone, Copy, Debug, Default)]
 struct Rounds {
     count: f64,
@@ -65,9 +112,9 @@ fn class(free_tokens: f64) -> usize {
     CLASSES.partition_point(|&most| most < free_tokens)
 }
 
-/// A draft model, and what it was worth to all sequences so far.
-pub(super) struct DraftModel {
-    pub costly: CostlyDrafter,
+/// Such a drafter, and what it was worth to all sequences so far.
+pub(super) struct Costly {
+    pub with: CostlyDrafter,
     seen: Seen,
 }
 
@@ -78,7 +125,7 @@ pub(super) struct Worth {
     /// The class of the round for which it was asked.
     asked: Option<usize>,
     ever_asked: bool,
-    /// Tokens that it has read.
+    /// Tokens that it has read, if it reads.
     read: usize,
     /// Seconds of reading that its drafts have yet to repay, and how many of them each token does.
     owed: f64,
@@ -90,25 +137,38 @@ pub(super) struct Worth {
 /// What is known when it is to be decided.
 pub(super) struct Prospect<'a> {
     pub target: &'a CostModel,
-    /// The best that can be had without the model: tokens of a round, and tokens a second.
+    /// The best that can be had without the drafter: tokens of a round, and tokens a second.
     pub free_tokens: f64,
     pub free_rate: f64,
-    /// Tokens that are still expected.
+    /// Tokens that the answer has, and that are still expected.
+    pub generated: usize,
     pub expected: f64,
     /// Seconds that reading may take, and seconds that a round may lose.
     pub allowance: f64,
     pub headroom: f64,
 }
 
-impl DraftModel {
-    pub fn new(costly: CostlyDrafter) -> Self {
+impl Costly {
+    pub fn new(with: CostlyDrafter) -> Self {
         Self {
-            costly,
+            with,
             seen: Seen::default(),
         }
     }
 
-    /// How far the model should go for a request, and the seconds in which it reads what it does not know, if its rate is the
+    /// Seconds of a step over so many rows. A speculator looks back at nothing.
+    fn step(&self, rows: usize, context: usize) -> f64 {
+        self.with.cost.seconds(rows, self.looks_back(context))
+    }
+
+    fn looks_back(&self, context: usize) -> usize {
+        match self.with.kind {
+            CostlyKind::Model => context,
+            CostlyKind::Speculator { .. } => 0,
+        }
+    }
+
+    /// How far the drafter should go for a request, and the seconds in which it reads what it does not know, if its rate is the
     /// best.
     pub fn budget(
         &self,
@@ -120,26 +180,20 @@ impl DraftModel {
         if worth.off.is_some() {
             return Err(PlainReason::NothingProposed);
         }
-        let (cost, target) = (&self.costly.cost, prospect.target);
+        if self.with.kind == CostlyKind::Model && prospect.generated < START {
+            return Err(PlainReason::NotWorthIt);
+        }
+        let target = prospect.target;
         let context = request.tokens.len();
-        let (step, row) = (cost.seconds(STEP_ROWS, context), target.seconds(1, context));
+        let (step, row) = (self.step(STEP_ROWS, context), target.seconds(1, context));
         let most = request.budget.max_depth.min(request.budget.max_nodes);
         let depths = (1..=most).take_while(|&depth| {
-            depth as f64 * step + target.seconds(1 + depth, context) - row <= prospect.headroom
+            let lost = depth as f64 * step + target.seconds(1 + depth, context) - row;
+            self.with.kind.acceptance(depth).is_some() && lost <= prospect.headroom
         });
         let max_depth = depths.last().ok_or(PlainReason::LossBudget)?;
 
-        let behind = context.saturating_sub(worth.read).max(1);
-        let reading = |tokens: usize| cost.seconds(tokens, 0) - cost.seconds(1, 0);
-        let mut window = behind;
-        while reading(window) > prospect.allowance && window > 1 {
-            window = window * 7 / 8;
-        }
-        if window < behind.min(LEAST_WINDOW) {
-            return Err(PlainReason::LossBudget);
-        }
-        let reading = reading(window);
-
+        let (reading, max_read) = self.reading(worth, request, prospect)?;
         let class = class(prospect.free_tokens);
         let expected = worth.seen[class]
             .plus(self.seen[class], ALL)
@@ -153,23 +207,46 @@ impl DraftModel {
         worth.asked = Some(class);
         let budget = Budget {
             max_depth,
-            max_read: match window < behind {
-                true => window,
-                false => request.budget.max_read,
-            },
+            max_read,
             min_path_probability: request.budget.min_path_probability.max((rate * step) as f32),
             ..request.budget
         };
         Ok((budget, reading))
     }
 
-    /// What is expected of a round with the model before any was seen: a chain of the best length.
+    /// The seconds in which a draft model reads what it does not know, and how many tokens of that at most.
+    fn reading(
+        &self,
+        worth: &Worth,
+        request: &Request<'_>,
+        prospect: &Prospect<'_>,
+    ) -> Result<(f64, usize), PlainReason> {
+        if self.with.kind != CostlyKind::Model {
+            return Ok((0.0, request.budget.max_read));
+        }
+        let behind = request.tokens.len().saturating_sub(worth.read).max(1);
+        let reading = |tokens: usize| self.step(tokens, 0) - self.step(1, 0);
+        let mut window = behind;
+        while reading(window) > prospect.allowance && window > 1 {
+            window = window * 7 / 8;
+        }
+        if window < behind.min(LEAST_WINDOW) {
+            return Err(PlainReason::LossBudget);
+        }
+        let max_read = match window < behind {
+            true => window,
+            false => request.budget.max_read,
+        };
+        Ok((reading(window), max_read))
+    }
+
+    /// What is expected of a round with the drafter before any was seen: a chain of the best length.
     fn prior(&self, prospect: &Prospect<'_>, step: f64, context: usize, max_depth: usize) -> Rounds {
         let row = prospect.target.seconds(1, context);
         let (mut tokens, mut path) = (1.0, 1.0);
         let mut best = Rounds::default();
         for depth in 1..=max_depth {
-            path *= ACCEPTANCE;
+            path *= self.with.kind.acceptance(depth).unwrap_or(0.0);
             tokens += path;
             let cost = (depth as f64 * step + prospect.target.seconds(1 + depth, context)) / row;
             if best.count == 0.0 || tokens / cost > best.tokens / best.cost {
@@ -185,10 +262,10 @@ impl DraftModel {
         best
     }
 
-    /// Lets the model draft for the requests, and returns the seconds that it took: of drafting, and of reading what it did not
+    /// Lets the drafter draft for the requests, and returns the seconds that it took: of drafting, and of reading what it did not
     /// know.
     pub fn draft(&mut self, requests: &mut [Request<'_>]) -> (Result<(), DraftError>, f64, f64) {
-        let CostlyDrafter { drafter, cost } = &mut self.costly;
+        let drafter = &mut self.with.drafter;
         let (start, before) = (Instant::now(), drafter.times());
         let outcome = drafter.draft(requests);
         let (Some(before), Some(after)) = (before, drafter.times()) else {
@@ -200,7 +277,8 @@ impl DraftModel {
             let passes = spent.passes as f64;
             let rows = (spent.eval_rows as f64 / passes).round() as usize;
             let context = requests.iter().map(|r| r.tokens.len()).sum::<usize>() / requests.len().max(1);
-            cost.observe(rows, context, eval / passes);
+            let context = self.looks_back(context);
+            self.with.cost.observe(rows, context, eval / passes);
         }
         (outcome, eval + spent.sample.as_secs_f64(), reading)
     }
@@ -234,7 +312,7 @@ impl Worth {
         self.owed
     }
 
-    /// The model has read all of a sequence's tokens, which took so many seconds, for drafts of so many tokens.
+    /// The drafter has read all of a sequence's tokens, which took so many seconds, for drafts of so many tokens.
     pub fn has_read(&mut self, tokens: usize, seconds: f64, expected: f64) {
         self.read = tokens;
         if seconds > 0.0 {

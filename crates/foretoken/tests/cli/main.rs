@@ -3,6 +3,7 @@
 
 mod answers;
 mod chat;
+mod convert;
 mod speculator;
 #[path = "../speculators/mod.rs"]
 mod speculators;

@@ -4,6 +4,7 @@ use std::io::Write;
 use std::path::Path;
 
 use anyhow::bail;
+use foretoken::gguf::TensorType;
 use foretoken::kernels::Compute;
 use foretoken::model::{SpeculatorFile, SpeculatorType, Written};
 use indicatif::{DecimalBytes, ProgressBar, ProgressStyle};
@@ -66,7 +67,7 @@ fn speculator(args: &ConvertSpeculatorArgs) -> anyhow::Result<()> {
 impl Converted {
     fn new(path: &Path, ty: SpeculatorType, written: &Written) -> Self {
         let fallbacks: Vec<_> = written.fallbacks(ty).collect();
-        let tensor = |tensor: &(String, _)| Tensor {
+        let tensor = |tensor: &(String, TensorType)| Tensor {
             name: tensor.0.clone(),
             ty: tensor.1.name(),
             fell_back: fallbacks.contains(&tensor),

@@ -1,6 +1,7 @@
 //! What a session is loaded by.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use foretoken_engine::DraftPolicy;
 use foretoken_model::Config;

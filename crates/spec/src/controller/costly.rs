@@ -272,15 +272,16 @@ impl Costly {
             return (outcome, start.elapsed().as_secs_f64(), 0.0);
         };
         let spent = after.since(&before);
-        let (reading, eval) = (spent.prompt.as_secs_f64(), spent.eval.as_secs_f64());
+        // To turn logits into proposals is a part of a step: with a small network no small one.
+        let drafting = (spent.eval + spent.sample).as_secs_f64();
         if spent.prompt_rows == 0 && spent.passes > 0 {
             let passes = spent.passes as f64;
             let rows = (spent.eval_rows as f64 / passes).round() as usize;
             let context = requests.iter().map(|r| r.tokens.len()).sum::<usize>() / requests.len().max(1);
             let context = self.looks_back(context);
-            self.with.cost.observe(rows, context, eval / passes);
+            self.with.cost.observe(rows, context, drafting / passes);
         }
-        (outcome, eval + spent.sample.as_secs_f64(), reading)
+        (outcome, drafting, spent.prompt.as_secs_f64())
     }
 
     /// What came of a round: tokens, and the passes over one row that would have taken as long; `None` if that tells nothing.

@@ -5,6 +5,7 @@ use crate::{command, models};
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 use std::io::IsTerminal;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 /// Text that the answer repeats in good part: what suffix drafts live on.
@@ -33,9 +34,25 @@ def report(rows):
         print(currency, total(rows, currency))
 ```";
 
+/// What drafts beside the text itself.
+enum Draft {
+    Model(&'static models::Model),
+    /// A speculator that comes with the project: its path there.
+    Speculator(&'static str),
+}
+
+impl Draft {
+    fn path(&self, dir: &Path) -> PathBuf {
+        match self {
+            Self::Model(model) => model.path(dir),
+            Self::Speculator(path) => command::root().join(path),
+        }
+    }
+}
+
 struct Scene {
     target: &'static models::Model,
-    draft: Option<&'static models::Model>,
+    draft: Draft,
     drafts: &'static str,
     prompt: &'static str,
     tokens: u32,
@@ -45,8 +62,8 @@ struct Scene {
 
 static SMALL: Scene = Scene {
     target: &models::SMOLLM2,
-    draft: None,
-    drafts: "auto: what followed the same words before, and what the model thought before, are the guesses",
+    draft: Draft::Speculator("assets/smollm2-135m-instruct-mlp.gguf"),
+    drafts: "auto: a speculator of 4 MB reads the model's last state and guesses on, what followed the same words before is another guess",
     prompt: COPY,
     tokens: 160,
     repeats: 3,
@@ -54,7 +71,7 @@ static SMALL: Scene = Scene {
 
 static QWEN: Scene = Scene {
     target: &models::QWEN_1_5B,
-    draft: Some(&models::QWEN_0_5B),
+    draft: Draft::Model(&models::QWEN_0_5B),
     drafts: "auto: a smaller model of the same family guesses where that pays, the text itself elsewhere",
     prompt: EDIT,
     tokens: 160,
@@ -64,7 +81,11 @@ static QWEN: Scene = Scene {
 /// Builds, fetches, runs and compares.
 pub fn run(qwen: bool) -> Result<()> {
     let scene = if qwen { &QWEN } else { &SMALL };
-    let dir = models::ensure([scene.target].into_iter().chain(scene.draft))?;
+    let draft = match scene.draft {
+        Draft::Model(model) => Some(model),
+        Draft::Speculator(_) => None,
+    };
+    let dir = models::ensure([scene.target].into_iter().chain(draft))?;
     eprintln!("building foretoken (release); the first time takes a few minutes");
     command::run(command::cargo("build").args(["--release", "--package", "foretoken"]))?;
     scene.play(&dir)
@@ -81,7 +102,7 @@ struct Run {
 }
 
 impl Scene {
-    fn play(&self, dir: &std::path::Path) -> Result<()> {
+    fn play(&self, dir: &Path) -> Result<()> {
         let style = Style::detect();
         style.say(
             "",
@@ -138,7 +159,7 @@ impl Scene {
     }
 
     /// Shows the answer as it comes. Colours of drafts are the command line's matter.
-    fn stream(&self, dir: &std::path::Path, speculative: bool) -> Result<()> {
+    fn stream(&self, dir: &Path, speculative: bool) -> Result<()> {
         let mut foretoken = self.command(dir, speculative)?;
         if speculative {
             foretoken.arg("--show-draft");
@@ -156,19 +177,17 @@ impl Scene {
         Ok(())
     }
 
-    fn measure(&self, dir: &std::path::Path, speculative: bool) -> Result<Run> {
+    fn measure(&self, dir: &Path, speculative: bool) -> Result<Run> {
         let json = command::capture(self.command(dir, speculative)?.arg("--json"))?;
         Run::parse(&json)
     }
 
-    fn command(&self, dir: &std::path::Path, speculative: bool) -> Result<Command> {
+    fn command(&self, dir: &Path, speculative: bool) -> Result<Command> {
         let mut command = Command::new(command::foretoken()?);
         command.arg("run").arg("-m").arg(self.target.path(dir));
         command.args(["-p", self.prompt, "-n", &self.tokens.to_string(), "--temp", "0"]);
         if speculative {
-            if let Some(draft) = self.draft {
-                command.arg("-d").arg(draft.path(dir));
-            }
+            command.arg("-d").arg(self.draft.path(dir));
         } else {
             command.args(["--drafter", "none"]);
         }
@@ -176,15 +195,11 @@ impl Scene {
     }
 
     /// The command for people.
-    fn typed(&self, dir: &std::path::Path) -> String {
-        let draft = self
-            .draft
-            .map(|draft| format!(" -d {}", draft.path(dir).display()))
-            .unwrap_or_default();
-        let target = self.target.path(dir);
+    fn typed(&self, dir: &Path) -> String {
         format!(
-            "target/release/foretoken run -m {}{draft} --show-draft -p '…'",
-            target.display()
+            "target/release/foretoken run -m {} -d {} --show-draft -p '…'",
+            self.target.path(dir).display(),
+            self.draft.path(dir).display()
         )
     }
 }

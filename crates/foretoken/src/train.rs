@@ -13,7 +13,7 @@ use anyhow::{Context, bail};
 use foretoken::kernels::Compute;
 use foretoken::model::{
     LoadOptions, PromptEncoder, SpeculatorConfig, SpeculatorInfo, SpeculatorTensor, SpeculatorType,
-    write_speculator,
+    export_speculator, write_speculator,
 };
 use foretoken::spec::TargetModel;
 use foretoken::train::{
@@ -31,6 +31,8 @@ use crate::cli::{MlpArgs, TrainCommand};
 const LABELS: usize = 16;
 /// Most positions of a sequence.
 const CONTEXT: usize = 1024;
+/// A context needs so much room beside what the chat template takes.
+const LEAST_ROOM: usize = 32;
 /// The share of the budget in which the model reads and writes.
 const CAPTURE: f64 = 0.5;
 /// The share that is left for what comes before and after.
@@ -65,9 +67,25 @@ fn mlp(args: &MlpArgs) -> anyhow::Result<()> {
     let job = Job::new(args)?;
     let compute = Arc::new(Compute::new(args.threads.count()));
     let mut target = load(&job.path, &compute)?;
+    let hidden = target.model.info().hidden_size;
+    if let Some(inner) = args
+        .inner
+        .filter(|&inner| !args.random_init && (inner as usize) < 2 * hidden)
+    {
+        bail!("--inner {inner} is less than twice the hidden size of {hidden}: that needs --random-init");
+    }
     let tokens = capture(&job, &mut target)?;
     let (info, tensors, plan) = learn(&job, &target, tokens)?;
     let written = write_speculator(&args.out, &info, &tensors, SpeculatorType::Q8_0)?;
+    if let Some(directory) = &args.export {
+        let bar = bar("{msg} {wide_bar} {percent} %, {eta} left", "multiplying out")?;
+        let mut progress = |done, total| {
+            bar.set_length(total);
+            bar.set_position(done);
+        };
+        export_speculator(directory, &info, &tensors, &target.model, &compute, &mut progress)?;
+        bar.finish_and_clear();
+    }
     if args.states.is_none() {
         fs::remove_dir_all(&job.states).with_context(|| job.states.display().to_string())?;
     }
@@ -175,9 +193,25 @@ fn capture(job: &Job<'_>, target: &mut LoadedModel) -> anyhow::Result<u64> {
     let info = target.model.info().clone();
     let template = ChatTemplate::from_gguf(&target.gguf)?;
     let prompts = PromptEncoder::new(target.tokenizer.clone(), template, info.context_length);
+    let frame = training::frame(&prompts)?;
+    let Some(room) = info
+        .context_length
+        .checked_sub(frame.before.len() + frame.after.len())
+        .filter(|&room| room >= LEAST_ROOM)
+    else {
+        bail!(
+            "{}: a context of {} has no room for questions and answers",
+            job.path.display(),
+            info.context_length
+        );
+    };
+    let default = CaptureOptions::default();
+    let question = default.question.min(room / 4);
     let options = CaptureOptions {
+        question,
+        answer: default.answer.min(room - question),
         seed: args.seed,
-        ..CaptureOptions::default()
+        ..default
     };
     let texts = training::texts(&args.data, &target.tokenizer, info.context_length)?;
     let meta = DatasetMeta {
@@ -186,7 +220,6 @@ fn capture(job: &Job<'_>, target: &mut LoadedModel) -> anyhow::Result<u64> {
         hidden_size: info.hidden_size,
         labels: LABELS,
     };
-    let frame = training::frame(&prompts)?;
     let mut writer = DatasetWriter::open(&job.states, meta)?;
     let planned = plan(job)?.map(|plan| plan.tokens).or(args.tokens);
     let bar = bar(
@@ -297,7 +330,7 @@ fn learn(
     let tensors = tensors.map(|(name, dims, values)| SpeculatorTensor { name, dims, values });
     let info = SpeculatorInfo {
         config: SpeculatorConfig {
-            vocab_size: config.vocab_size,
+            vocab_size: training::embedding_rows(&target.gguf),
             hidden_size: d,
             inner_size: shape.inner_size,
             heads: shape.heads,

@@ -24,7 +24,7 @@ pub use error::LoadError;
 pub use prompt::{PromptEncoder, PromptError};
 pub use speculator::{
     Speculator, SpeculatorConfig, SpeculatorFile, SpeculatorInfo, SpeculatorTensor, SpeculatorType, Written,
-    write_speculator,
+    export_speculator, write_speculator,
 };
 pub use tokenizer::{Special, Tokenizer};
 pub use weights::PassCost;

@@ -71,6 +71,9 @@ pub struct MlpArgs {
     /// Write a line of JSON now and then: tokens learned from, loss, and acceptance on held-out text
     #[arg(long, value_name = "FILE.jsonl")]
     pub log: Option<PathBuf>,
+    /// Write the speculator in the published layout too, its tables multiplied out with the model's: config.json and model.safetensors
+    #[arg(long, value_name = "DIR")]
+    pub export: Option<PathBuf>,
     /// Print one JSON object at the end
     #[arg(long)]
     pub json: bool,

@@ -3,7 +3,7 @@
 //! Not here: tensors (`layout`).
 use foretoken_gguf::{Array, Error, Gguf, Value, Writer};
 use foretoken_spec::Token;
-use serde_json::{Map, Value as Json};
+use serde_json::{Map, Value as Json, json};
 
 /// The value of `general.architecture`, and the prefix of keys.
 pub(crate) const ARCHITECTURE: &str = "mlp-speculator";
@@ -132,6 +132,24 @@ impl SpeculatorInfo {
             tokenizer_fingerprint: None,
             acceptance: Vec::new(),
             recipe: None,
+        })
+    }
+
+    /// The published `config.json` of it.
+    pub(crate) fn to_json(&self) -> Json {
+        let config = &self.config;
+        json!({
+            "architectures": [PUBLISHED],
+            "model_type": "mlp_speculator",
+            "vocab_size": config.vocab_size,
+            "emb_dim": config.hidden_size,
+            "inner_dim": config.inner_size,
+            "n_predict": config.heads,
+            "top_k_tokens_per_head": config.top_k,
+            "n_candidates": config.candidates,
+            "tie_weights": config.tied,
+            "scale_input": config.scale_input,
+            "torch_dtype": "float16",
         })
     }
 

@@ -8,6 +8,7 @@
 //! Not here: what is drafted with it (`foretoken_spec`), training.
 
 mod config;
+mod export;
 mod file;
 mod layout;
 mod network;
@@ -15,6 +16,7 @@ mod shards;
 mod write;
 
 pub use config::{SpeculatorConfig, SpeculatorInfo};
+pub use export::export_speculator;
 pub use file::SpeculatorFile;
 pub use foretoken_kernels::Quantizer as SpeculatorType;
 pub use network::Speculator;

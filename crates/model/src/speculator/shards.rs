@@ -12,7 +12,7 @@ use std::io::{self, Read, Seek, SeekFrom};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
-const WHOLE: &str = "model.safetensors";
+pub(crate) const WHOLE: &str = "model.safetensors";
 const INDEX: &str = "model.safetensors.index.json";
 
 /// Headers and indices beyond this many bytes are refused: a speculator has at most a few hundred tensors.

@@ -6,7 +6,7 @@ use foretoken_kernels::Compute;
 use foretoken_model::testing::{self, TinyModel};
 use foretoken_model::{
     CpuModel, LoadError, LoadOptions, Speculator, SpeculatorFile, SpeculatorInfo, SpeculatorTensor,
-    SpeculatorType, Tokenizer, write_speculator,
+    SpeculatorType, Tokenizer, export_speculator, write_speculator,
 };
 use foretoken_spec::drafters::Network;
 use foretoken_spec::{ModelError, Token};
@@ -621,9 +621,25 @@ fn a_factored_speculator_equals_its_products() {
 
             write_speculator(file.path(), &case.info(), &multiplied, SpeculatorType::F16).unwrap();
             let (wanted_tokens, wanted) = of(None);
-            assert_eq!(tokens, wanted_tokens);
-            for (got, wanted) in logits.iter().zip(&wanted) {
-                assert_close(got, wanted, 1e-5, "factored");
+            // As other engines would read it.
+            let directory = tempfile::tempdir().unwrap();
+            let compute = Compute::new(2);
+            export_speculator(
+                directory.path(),
+                &info,
+                &factored,
+                &target.model,
+                &compute,
+                &mut |_, _| (),
+            )
+            .unwrap();
+            let mut exported = load(directory.path(), &target, None).unwrap();
+            let exported = chain(&mut exported, case.heads, &case.start());
+            for (tokens, logits) in [(tokens, logits), exported] {
+                assert_eq!(tokens, wanted_tokens);
+                for (got, wanted) in logits.iter().zip(&wanted) {
+                    assert_close(got, wanted, 1e-5, "factored");
+                }
             }
         }
     }

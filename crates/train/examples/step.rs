@@ -14,19 +14,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut rng = fastrand::Rng::with_seed(1);
     let meta = DatasetMeta {
         target: "random rows".to_owned(),
-        seed: 1,
+        recipe: "seed 1".to_owned(),
         hidden_size,
         labels: 8,
     };
     let mut writer = DatasetWriter::open(directory.path(), meta)?;
-    for _ in 0..4 {
+    for number in 0..4 {
         let mut rows = Rows::default();
         for _ in 0..1024 {
             let state: Vec<f32> = (0..hidden_size).map(|_| rng.f32() - 0.5).collect();
             let labels: Vec<_> = (0..8).map(|_| (rng.u32(0..vocabulary as u32), 0.1)).collect();
             rows.push(rng.u32(0..vocabulary as u32), &state, labels);
         }
-        writer.push(&rows)?;
+        writer.push(number, &rows)?;
     }
     let head: Vec<f32> = (0..vocabulary * hidden_size).map(|_| rng.f32() - 0.5).collect();
     let tokens: Vec<u32> = (0..vocabulary as u32).collect();

@@ -12,7 +12,7 @@ use faer::linalg::solvers::Solve;
 use faer::{Mat, Side};
 
 use crate::network::{Batch, Network};
-use crate::products::{Into, Products};
+use crate::products::{Into, abt, atb};
 use crate::samples::Samples;
 use crate::shape::NetworkShape;
 use crate::trainer::{Tables, TrainError, TrainOptions};
@@ -94,7 +94,6 @@ pub(crate) fn regression(
             samples.read(rows, tables, options, &mut batch)?;
             samples.read_states(rows, i + 1, &mut targets)?;
             network.forward(&batch, i);
-            let products = network.products();
             let state = network.state(i);
             let states = state
                 .chunks_exact(shape.state_size(i))
@@ -103,8 +102,8 @@ pub(crate) fn regression(
                 // The embedding's part is the first head's: what is left over is fitted.
                 let b = &network.parameters[at.embedding.clone()][..d * d];
                 let factor = -shape.alpha() * guess_size;
-                products.abt(Into::Sum, &mut targets, &batch.embeddings[i], b, d, factor);
-                fit.add(products, &states.collect::<Vec<_>>(), &targets);
+                abt(Into::Sum, &mut targets, &batch.embeddings[i], b, d, factor);
+                fit.add(&states.collect::<Vec<_>>(), &targets);
             } else {
                 let states: Vec<f32> = states.collect();
                 let inputs: Vec<f32> = states
@@ -112,7 +111,7 @@ pub(crate) fn regression(
                     .zip(batch.embeddings[i].chunks_exact(d))
                     .flat_map(|(s, e)| s.iter().chain(e).copied())
                     .collect();
-                fit.add(products, &inputs, &targets);
+                fit.add(&inputs, &targets);
             }
         }
         let (solution, size) = fit.solve().ok_or_else(|| {
@@ -180,12 +179,12 @@ impl Fit {
         }
     }
 
-    fn add(&mut self, products: Products, x: &[f32], y: &[f32]) {
+    fn add(&mut self, x: &[f32], y: &[f32]) {
         let rows = x.len() / self.inputs;
         self.rows += rows;
         for (sums, with) in [(&mut self.gram, x), (&mut self.cross, y)] {
             self.block.resize(sums.len(), 0.0);
-            products.atb(Into::Place, &mut self.block, x, with, rows, 1.0);
+            atb(Into::Place, &mut self.block, x, with, rows, 1.0);
             sums.iter_mut()
                 .zip(&self.block)
                 .for_each(|(sum, &x)| *sum += f64::from(x));

@@ -7,7 +7,7 @@
 use foretoken_spec::math::exp;
 use rayon::prelude::*;
 
-use crate::products::{Into, Products};
+use crate::products::{Into, ab, abt};
 
 /// No token of the draft vocabulary.
 pub(crate) const OUTSIDE: u32 = u32::MAX;
@@ -44,7 +44,6 @@ impl CrossEntropy {
     /// Fills `rows`, and `gradient` [rows][d] with the derivative of the *mean* loss by the outputs where it is asked for.
     pub(crate) fn compute(
         &mut self,
-        products: Products,
         outputs: &[f32],
         head: &[f32],
         d: usize,
@@ -62,7 +61,7 @@ impl CrossEntropy {
         for first in (0..rows).step_by(slice) {
             let here = slice.min(rows - first);
             let logits = &mut self.logits[..here * vocabulary];
-            products.abt(
+            abt(
                 Into::Place,
                 logits,
                 &outputs[first * d..][..here * d],
@@ -77,7 +76,7 @@ impl CrossEntropy {
                 .zip(&mut self.rows[first..first + here])
                 .for_each(|((logits, labels), row)| *row = row_loss(logits, labels, backward));
             if let Some(gradient) = &mut gradient {
-                products.ab(
+                ab(
                     Into::Place,
                     &mut gradient[first * d..][..here * d],
                     logits,

@@ -12,10 +12,11 @@
 
 use std::f32::consts::{FRAC_1_SQRT_2, PI};
 
+use foretoken_spec::math::exp;
 use rayon::prelude::*;
 
 use crate::loss::{CrossEntropy, Labels, RowLoss};
-use crate::products::{Into, Products};
+use crate::products::{Into, ab, abt, atb};
 use crate::shape::{Layout, NetworkShape};
 
 const EPSILON: f32 = 1e-6;
@@ -55,7 +56,6 @@ pub(crate) struct Network {
     pub(crate) parameters: Vec<f32>,
     /// Of the last [`Network::learn`], as long as the parameters.
     pub(crate) gradient: Vec<f32>,
-    products: Products,
     input: Vec<f32>,
     pub(crate) heads: Vec<HeadState>,
     loss: CrossEntropy,
@@ -66,7 +66,7 @@ pub(crate) struct Network {
 }
 
 impl Network {
-    pub(crate) fn new(shape: NetworkShape, products: Products) -> Self {
+    pub(crate) fn new(shape: NetworkShape) -> Self {
         let layout = Layout::new(&shape);
         Self {
             parameters: vec![0.0; layout.len],
@@ -74,18 +74,12 @@ impl Network {
             heads: vec![HeadState::default(); shape.heads],
             shape,
             layout,
-            products,
             input: Vec::new(),
             loss: CrossEntropy::default(),
             d_outputs: Vec::new(),
             d_next: Vec::new(),
             d_z: Vec::new(),
         }
-    }
-
-    /// Where its products are computed.
-    pub(crate) fn products(&self) -> Products {
-        self.products
     }
 
     /// What head `i` reads of the last batch that went through those before it.
@@ -104,7 +98,7 @@ impl Network {
             inner_size: m,
             ..
         } = self.shape;
-        let (alpha, products, parameters) = (self.shape.alpha(), self.products, &self.parameters);
+        let (alpha, parameters) = (self.shape.alpha(), &self.parameters);
         self.input.clone_from(&batch.states);
         if self.shape.scale_input {
             self.input.par_chunks_mut(d).for_each(|row| {
@@ -124,8 +118,8 @@ impl Network {
             head.outputs.resize(batch.rows * d, 0.0);
             let z = &mut head.normed;
             let size = self.shape.state_size(i);
-            products.abt(Into::Place, z, state, &parameters[at.proj.clone()], size, 1.0);
-            products.abt(
+            abt(Into::Place, z, state, &parameters[at.proj.clone()], size, 1.0);
+            abt(
                 Into::Sum,
                 z,
                 &batch.embeddings[i],
@@ -147,7 +141,7 @@ impl Network {
                     next[j] = y[j] * normal(y[j]);
                 }
             });
-            products.abt(
+            abt(
                 Into::Place,
                 &mut head.outputs,
                 &head.next,
@@ -161,14 +155,8 @@ impl Network {
     /// Losses of head `i`'s outputs, row by row.
     pub(crate) fn losses(&mut self, batch: &Batch, i: usize, head: &[f32]) -> &[RowLoss] {
         let outputs = &self.heads[i].outputs;
-        self.loss.compute(
-            self.products,
-            outputs,
-            head,
-            self.shape.hidden_size,
-            &batch.labels[i],
-            None,
-        );
+        self.loss
+            .compute(outputs, head, self.shape.hidden_size, &batch.labels[i], None);
         &self.loss.rows
     }
 
@@ -180,7 +168,7 @@ impl Network {
             heads,
             ..
         } = self.shape;
-        let (alpha, products, rows) = (self.shape.alpha(), self.products, batch.rows);
+        let (alpha, rows) = (self.shape.alpha(), batch.rows);
         self.forward(batch, heads);
         self.gradient.fill(0.0);
         self.d_outputs.resize(rows * d, 0.0);
@@ -193,18 +181,12 @@ impl Network {
             let at = &self.layout.heads[i];
             let state = &self.heads[i];
             let (d_outputs, d_next, d_z) = (&mut self.d_outputs, &mut self.d_next, &mut self.d_z);
-            self.loss.compute(
-                products,
-                &state.outputs,
-                head,
-                d,
-                &batch.labels[i],
-                Some(&mut *d_outputs),
-            );
+            self.loss
+                .compute(&state.outputs, head, d, &batch.labels[i], Some(&mut *d_outputs));
             losses[i] = mean(&self.loss.rows);
             let output = &mut gradient[at.output.clone()];
-            products.atb(Into::Sum, output, d_outputs, &state.next, rows, 1.0);
-            products.ab(Into::Sum, d_next, d_outputs, &parameters[at.output.clone()], d);
+            atb(Into::Sum, output, d_outputs, &state.next, rows, 1.0);
+            ab(Into::Sum, d_next, d_outputs, &parameters[at.output.clone()], d);
             // From here on `d_next` holds the derivative by y.
             d_next
                 .par_iter_mut()
@@ -240,11 +222,11 @@ impl Network {
             } else {
                 &self.heads[i - 1].next
             };
-            products.atb(Into::Sum, &mut gradient[at.proj.clone()], d_z, before, rows, 1.0);
+            atb(Into::Sum, &mut gradient[at.proj.clone()], d_z, before, rows, 1.0);
             let embedding = &mut gradient[at.embedding.clone()];
-            products.atb(Into::Sum, embedding, d_z, &batch.embeddings[i], rows, alpha);
+            atb(Into::Sum, embedding, d_z, &batch.embeddings[i], rows, alpha);
             if i > 0 {
-                products.ab(Into::Place, d_next, d_z, &parameters[at.proj.clone()], m);
+                ab(Into::Place, d_next, d_z, &parameters[at.proj.clone()], m);
             }
         }
         losses
@@ -275,7 +257,7 @@ fn normal(x: f32) -> f32 {
 
 /// The derivative of GELU(x) = x · normal(x).
 fn gelu_slope(x: f32) -> f32 {
-    normal(x) + x * (-0.5 * x * x).exp() / (2.0 * PI).sqrt()
+    normal(x) + x * exp(-0.5 * x * x) / (2.0 * PI).sqrt()
 }
 
 #[cfg(test)]

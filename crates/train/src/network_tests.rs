@@ -92,7 +92,7 @@ fn check(shape: NetworkShape, hard: bool) {
         labels,
     };
     let head = random(&mut rng, vocabulary as usize * d, 1.0);
-    let mut network = Network::new(shape, Products::new(1));
+    let mut network = Network::new(shape);
     network.parameters = random(&mut rng, network.layout.len, 0.6);
     let losses = network.learn(&batch, &head);
     let mut p: Vec<f64> = network.parameters.iter().map(|&x| f64::from(x)).collect();

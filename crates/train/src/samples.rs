@@ -49,7 +49,7 @@ impl Samples {
                 let split = if kept { &mut held_out } else { &mut training };
                 let at = start + sequence.first;
                 split.extend(at..at + samples);
-                rows = sequence.first + u64::from(sequence.rows);
+                rows = rows.max(sequence.first + u64::from(sequence.rows));
             }
             start += rows;
         }
@@ -163,5 +163,82 @@ impl Samples {
             states.extend_from_slice(&self.read.states);
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dataset::{DatasetMeta, DatasetWriter};
+    use crate::shape::NetworkShape;
+
+    /// Tokens count rows through all datasets in the order in which they lie on disk, which is not that of their sequences.
+    #[test]
+    fn rows_of_several_datasets_are_found() {
+        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
+        let mut token = 0;
+        for directory in &directories {
+            let meta = DatasetMeta {
+                target: "a target".to_owned(),
+                recipe: String::new(),
+                hidden_size: 1,
+                labels: 1,
+            };
+            let mut writer = DatasetWriter::open(directory.path(), meta).unwrap();
+            for (number, count) in [(7, 3), (2, 5), (4, 2)] {
+                let mut rows = Rows::default();
+                for _ in 0..count {
+                    rows.push(token, &[token as f32], [(token + 1, 1.0)]);
+                    token += 1;
+                }
+                writer.push(number, &rows).unwrap();
+            }
+        }
+        let open = || {
+            directories
+                .iter()
+                .map(|d| Dataset::open(d.path()).unwrap())
+                .collect()
+        };
+        let shape = NetworkShape {
+            hidden_size: 1,
+            inner_size: 2,
+            heads: 2,
+            tied: true,
+            scale_input: false,
+        };
+        let options = TrainOptions {
+            held_out: 3,
+            ..TrainOptions::new(shape)
+        };
+        let mut samples = Samples::new(open(), &options).unwrap();
+        // Of three sequences, the one with the highest number is held out; two rows of each have no two rows after them.
+        assert_eq!(samples.training, [3, 4, 5, 13, 14, 15]);
+        assert_eq!(samples.held_out, [0, 10]);
+        let vocabulary: Vec<u32> = (0..21).collect();
+        let head = vec![1.0; vocabulary.len()];
+        let tables = Tables {
+            embedding: &|token, row| row[0] = token as f32,
+            head: &head,
+            draft_vocabulary: &vocabulary,
+        };
+        let mut batch = Batch::default();
+        let rows = samples.of_step(0, 6);
+        samples.read(&rows, &tables, &options, &mut batch).unwrap();
+        let mut states = Vec::new();
+        samples.read_states(&rows, 2, &mut states).unwrap();
+        for (at, &row) in rows.iter().enumerate() {
+            assert_eq!(batch.states[at], row as f32);
+            assert_eq!(states[at], row as f32 + 2.0);
+            for i in 0..2 {
+                assert_eq!(batch.embeddings[i][at], (row + 1 + i as u64) as f32);
+                assert_eq!(batch.labels[i].labels[at], (row as u32 + 2 + i as u32, 1.0));
+            }
+        }
+        // Each epoch has every row once.
+        let mut epoch = samples.of_step(1, 6);
+        assert_ne!(epoch, samples.of_step(2, 6));
+        epoch.sort_unstable();
+        assert_eq!(epoch, samples.training);
     }
 }

@@ -13,7 +13,6 @@ use crate::init;
 use crate::loss::OUTSIDE;
 use crate::network::{Batch, Network};
 use crate::optimizer::{Moments, Rates, learning_rate};
-use crate::products::Products;
 use crate::samples::Samples;
 use crate::shape::NetworkShape;
 
@@ -232,7 +231,7 @@ impl<'a> Trainer<'a> {
     fn empty(datasets: Vec<Dataset>, tables: Tables<'a>, options: TrainOptions) -> Result<Self, TrainError> {
         check(&options, &tables)?;
         let samples = Samples::new(datasets, &options)?;
-        let network = Network::new(options.shape, Products::new(options.threads));
+        let network = Network::new(options.shape);
         let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
         let pool = pool.map_err(|error| TrainError::Option(format!("threads: {error}")))?;
         let moments = Moments::new(network.layout.len);

@@ -20,7 +20,7 @@ struct Toy {
     entropy: f64,
 }
 
-fn toy(sequences: usize) -> Toy {
+fn toy(sequences: u32) -> Toy {
     let mut rng = fastrand::Rng::with_seed(5);
     let mut random = |count: usize| (0..count).map(|_| rng.f32() * 2.0 - 1.0).collect::<Vec<_>>();
     let size = TOKENS as usize * HIDDEN;
@@ -28,7 +28,7 @@ fn toy(sequences: usize) -> Toy {
     let directory = tempfile::tempdir().unwrap();
     let meta = DatasetMeta {
         target: "a toy".to_owned(),
-        seed: 5,
+        recipe: "seed 5".to_owned(),
         hidden_size: HIDDEN,
         labels: 3,
     };
@@ -41,7 +41,7 @@ fn toy(sequences: usize) -> Toy {
         })
         .collect();
     let likely = [0.75, 0.1875, 0.0625];
-    for _ in 0..sequences {
+    for number in 0..sequences {
         let mut rows = Rows::default();
         let (mut a, mut b) = (0, 1);
         for _ in 0..64 {
@@ -57,7 +57,7 @@ fn toy(sequences: usize) -> Toy {
             let next = labels[usize::from(draw > likely[0]) + usize::from(draw > likely[0] + likely[1])];
             (a, b) = (b, next);
         }
-        writer.push(&rows).unwrap();
+        writer.push(number, &rows).unwrap();
     }
     let entropy = (0..3)
         .map(|j| f64::from(USUAL * likely[j] + (1.0 - USUAL) * likely[2 - j]))

@@ -4,7 +4,6 @@
 mod answers;
 mod chat;
 mod convert;
-mod convert;
 mod speculator;
 #[path = "../speculators/mod.rs"]
 mod speculators;

@@ -21,7 +21,7 @@ pub use convert::{ConvertArgs, ConvertCommand, ConvertSpeculatorArgs};
 pub use drafting::{DraftArgs, DraftModelArgs, DrafterName};
 pub use models::{ModelArg, ModelsArgs, PullArgs};
 pub use serving::{LogFormat, ServeArgs};
-pub use train::{MlpArgs, TrainArgs, TrainCommand};
+pub use train::{LEARNING_RATE, MlpArgs, TrainArgs, TrainCommand};
 
 /// Runs large language models and makes them answer sooner by speculative decoding, with the same tokens.
 #[derive(Debug, Parser)]

@@ -7,6 +7,9 @@ use clap::{Args, Subcommand};
 
 use super::{ModelArg, ThreadArgs};
 
+/// Suits batches of 512 rows.
+pub const LEARNING_RATE: f32 = 1e-3;
+
 #[derive(Debug, Args)]
 pub struct TrainArgs {
     #[command(subcommand)]
@@ -66,7 +69,7 @@ pub struct MlpArgs {
     #[arg(long)]
     pub random_init: bool,
     /// The highest learning rate
-    #[arg(long, value_name = "R", default_value_t = 1e-3, value_parser = super::positive)]
+    #[arg(long, value_name = "R", default_value_t = LEARNING_RATE, value_parser = super::positive)]
     pub learning_rate: f32,
     /// Write a line of JSON now and then: tokens learned from, loss, and acceptance on held-out text
     #[arg(long, value_name = "FILE.jsonl")]

@@ -40,7 +40,7 @@ fn a_model_becomes_a_speculator_that_drafts_for_it() {
         report["steps"].as_u64().unwrap(),
     );
     assert!((3000..8000).contains(&tokens) && steps == 40, "{report}");
-    assert_eq!(report["acceptance"].as_array().unwrap().len(), 2);
+    assert_eq!(report["held_out"].as_array().unwrap().len(), 2);
     let recipe = report["recipe"].as_str().unwrap();
     assert!(recipe.contains("--steps 40 --seed 3"), "{recipe}");
     assert!(!directory.join("one.gguf.states").exists());
@@ -127,7 +127,7 @@ fn states_of_another_seed_or_model_are_refused() {
         "b.gguf",
         "--tokens 1000 --steps 2 --states states --heads 1",
     ));
-    assert_eq!(again["acceptance"].as_array().unwrap().len(), 1);
+    assert_eq!(again["held_out"].as_array().unwrap().len(), 1);
     refused(
         &mut train(
             directory,

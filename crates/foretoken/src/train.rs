@@ -30,16 +30,16 @@ const LABELS: usize = 16;
 const CONTEXT: usize = 1024;
 /// A context needs so much room beside what the chat template takes.
 const LEAST_ROOM: usize = 32;
-/// The share of the budget in which the model reads and writes.
-const CAPTURE: f64 = 0.5;
+/// The share of the budget in which the model reads and writes: to go over more text once teaches more than to go over it again.
+const CAPTURE: f64 = 0.67;
 
 const PLAN: &str = "plan.json";
 
 /// What the budget came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Plan {
-    /// Tokens to learn from.
-    tokens: u64,
+    /// Sequences to learn from: those with a number below.
+    sequences: u32,
     /// Steps of training.
     steps: u64,
 }
@@ -62,8 +62,8 @@ fn mlp(args: &MlpArgs) -> anyhow::Result<()> {
     {
         bail!("--inner {inner} is less than twice the hidden size of {hidden}: that needs --random-init");
     }
-    let tokens = capture(&job, &mut target)?;
-    let learned = learn(&job, &target, tokens)?;
+    let sequences = capture(&job, &mut target)?;
+    let learned = learn(&job, &target, sequences)?;
     let Learned { info, tensors, .. } = &learned;
     let written = write_speculator(&args.out, info, tensors, SpeculatorType::Q8_0)?;
     if let Some(directory) = &args.export {
@@ -85,13 +85,17 @@ fn mlp(args: &MlpArgs) -> anyhow::Result<()> {
 fn report(job: &Job<'_>, learned: &Learned, bytes: u64) -> anyhow::Result<()> {
     let args = job.args;
     let Learned {
-        info, plan, heads, ..
+        info,
+        plan,
+        tokens,
+        heads,
+        ..
     } = learned;
-    let Plan { tokens, steps } = plan;
+    let Plan { sequences, steps } = plan;
     let mut out = std::io::stdout();
     if args.json {
         let line = json!({
-            "file": args.out, "bytes": bytes, "tokens": tokens, "steps": steps, "seconds": job.elapsed(),
+            "file": args.out, "bytes": bytes, "sequences": sequences, "tokens": tokens, "steps": steps, "seconds": job.elapsed(),
             "held_out": heads, "recipe": info.recipe,
         });
         writeln!(out, "{line}")?;
@@ -100,7 +104,7 @@ fn report(job: &Job<'_>, learned: &Learned, bytes: u64) -> anyhow::Result<()> {
     let (file, megabytes, minutes) = (args.out.display(), bytes as f64 / 1e6, job.elapsed() / 60.0);
     writeln!(
         out,
-        "{file}: {megabytes:.1} MB, {tokens} tokens, {steps} steps, {minutes:.0} minutes"
+        "{file}: {megabytes:.1} MB; {tokens} tokens of {sequences} sequences, {steps} steps, {minutes:.0} minutes"
     )?;
     for (at, head) in heads.iter().enumerate() {
         writeln!(
@@ -147,13 +151,28 @@ impl<'a> Job<'a> {
             }
             _ => {}
         }
-        // What takes an hour should not fail in the end.
-        let directory = args.out.parent().filter(|parent| !parent.as_os_str().is_empty());
-        if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
-            bail!("{}: there is no such directory", directory.display());
+        // What takes an hour should not fail in the end, nor replace what nobody meant.
+        let exported = args
+            .export
+            .iter()
+            .flat_map(|directory| ["config.json", "model.safetensors"].map(|name| directory.join(name)));
+        for file in exported.chain([args.out.clone()]) {
+            if file.exists() && !args.force {
+                bail!("{} is there already; --force replaces it", file.display());
+            }
         }
-        if args.out.is_dir() {
-            bail!("{}: is a directory", args.out.display());
+        let outputs = [Some(&args.out), args.log.as_ref()];
+        for file in outputs.into_iter().flatten() {
+            let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty());
+            if let Some(directory) = directory.filter(|directory| !directory.is_dir()) {
+                bail!("{}: there is no such directory", directory.display());
+            }
+            if file.is_dir() {
+                bail!("{}: is a directory", file.display());
+            }
+        }
+        if let Some(directory) = &args.export {
+            fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         }
         Ok(job)
     }
@@ -182,24 +201,22 @@ fn bar(template: &str, message: &'static str) -> anyhow::Result<ProgressBar> {
     Ok(bar)
 }
 
-/// Lets the model read and write as much as is asked for, and returns how many tokens there are.
-fn capture(job: &Job<'_>, target: &mut LoadedModel) -> anyhow::Result<u64> {
+/// Lets the model read and write as much as is asked for, and returns the number of sequences.
+fn capture(job: &Job<'_>, target: &mut LoadedModel) -> anyhow::Result<u32> {
     let args = job.args;
     let info = target.model.info().clone();
-    let template = ChatTemplate::from_gguf(&target.gguf)?;
+    let at = || job.path.display().to_string();
+    let template = ChatTemplate::from_gguf(&target.gguf).with_context(at)?;
     let prompts = PromptEncoder::new(target.tokenizer.clone(), template, info.context_length);
-    let frame = training::frame(&prompts)?;
-    let Some(room) = info
-        .context_length
-        .checked_sub(frame.before.len() + frame.after.len())
-        .filter(|&room| room >= LEAST_ROOM)
-    else {
+    let frame = training::frame(&prompts).with_context(at)?;
+    let context = info.context_length;
+    let room = context.saturating_sub(frame.before.len() + frame.after.len());
+    if room < LEAST_ROOM {
         bail!(
-            "{}: a context of {} has no room for questions and answers",
-            job.path.display(),
-            info.context_length
+            "{}: a context of {context} has no room for questions and answers",
+            at()
         );
-    };
+    }
     let default = CaptureOptions::default();
     let question = default.question.min(room / 4);
     let options = CaptureOptions {
@@ -208,43 +225,40 @@ fn capture(job: &Job<'_>, target: &mut LoadedModel) -> anyhow::Result<u64> {
         seed: args.seed,
         ..default
     };
-    let texts = training::texts(&args.data, &target.tokenizer, info.context_length)?;
+    let texts = training::texts(&args.data, &target.tokenizer, context)?;
     let meta = DatasetMeta {
-        target: training::identity(&job.path, &target.gguf, &target.tokenizer),
-        recipe: training::recipe(&options, &texts),
+        target: training::identity(&job.path, &target.gguf, &target.tokenizer)?,
+        recipe: training::recipe(&options, &frame, &texts),
         hidden_size: info.hidden_size,
         labels: LABELS,
     };
     let mut writer = DatasetWriter::open(&job.states, meta)?;
-    let planned = plan(job)?.map(|plan| plan.tokens).or(args.tokens);
+    let planned = plan(job)?.map(|plan| plan.sequences).or(args.sequences);
     let bar = bar(
-        "{msg} {wide_bar} {human_pos}/{human_len} tokens, {per_sec}, {eta} left",
+        "{msg} {wide_bar} {percent} %, {eta} left; {prefix}",
         "the model writes",
     )?;
-    bar.set_length(planned.unwrap_or(1));
-    let (begun, before) = (job.elapsed(), writer.rows());
-    bar.set_position(before);
-    bar.reset_eta();
-    let until = CAPTURE * args.budget.as_secs_f64();
+    bar.set_length(1000);
     let mut capture = Capture::new(&mut target.model, options, frame, texts);
-    loop {
-        let enough = match planned {
-            Some(tokens) => writer.rows() >= tokens,
-            None => job.elapsed() >= until,
+    if let Some(sequences) = planned {
+        capture = capture.with_end(sequences);
+    }
+    let until = CAPTURE * args.budget.as_secs_f64();
+    let (begun, before) = (job.elapsed(), writer.rows());
+    while capture.step(&mut writer)? {
+        if planned.is_none() && job.elapsed() >= until {
+            capture.finish();
+        }
+        let done = match planned {
+            Some(sequences) => writer.numbers().len() as f64 / f64::from(sequences),
+            None => job.elapsed() / until,
         };
-        if enough {
-            break;
-        }
-        capture.step(&mut writer)?;
-        if planned.is_none() {
-            let new = (writer.rows() - before) as f64;
-            let expected = before as f64 + new * (until - begun) / (job.elapsed() - begun);
-            bar.set_length(expected as u64);
-        }
-        bar.set_position(writer.rows());
+        bar.set_position((1000.0 * done.min(1.0)) as u64);
+        let rate = (writer.rows() - before) as f64 / (job.elapsed() - begun);
+        bar.set_prefix(format!("{} tokens, {rate:.0} a second", writer.rows()));
     }
     bar.finish_and_clear();
-    Ok(writer.rows())
+    Ok(capture.next())
 }
 
 /// What an earlier run that is gone on with has planned.
@@ -255,5 +269,18 @@ fn plan(job: &Job<'_>) -> anyhow::Result<Option<Plan>> {
     }
     let name = || path.display().to_string();
     let text = fs::read_to_string(&path).with_context(name)?;
-    Ok(Some(serde_json::from_str(&text).with_context(name)?))
+    let plan: Plan = serde_json::from_str(&text).with_context(name)?;
+    let asked = (
+        job.args.sequences.unwrap_or(plan.sequences),
+        job.args.steps.unwrap_or(plan.steps),
+    );
+    if asked != (plan.sequences, plan.steps) {
+        bail!(
+            "{}: what is gone on with has --sequences {} --steps {}",
+            name(),
+            plan.sequences,
+            plan.steps
+        );
+    }
+    Ok(Some(plan))
 }

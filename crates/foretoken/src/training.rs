@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use foretoken_gguf::Gguf;
 use foretoken_model::{Message, PromptEncoder, PromptError, Special, Tokenizer};
 use foretoken_spec::Token;
-use foretoken_train::{CaptureOptions, Dataset, DatasetError, Frame, Rows};
+use foretoken_train::{CaptureOptions, Dataset, DatasetError, Frame, Rows, is_held_out};
 use sha2::{Digest, Sha256};
 
 use crate::session::SessionError;
@@ -33,6 +33,10 @@ pub fn frame(prompts: &PromptEncoder) -> Result<Frame, PromptError> {
     let same = |a: &mut dyn Iterator<Item = (Token, Token)>| a.take_while(|(a, b)| a == b).count();
     let before = same(&mut one.iter().copied().zip(other.iter().copied()));
     let after = same(&mut one.iter().rev().copied().zip(other.iter().rev().copied()));
+    if before == 0 || before + after >= one.len().min(other.len()) {
+        let problem = "it does not put what a user says between other tokens";
+        return Err(PromptError::Template(problem.to_owned()));
+    }
     Ok(Frame {
         before: one[..before].to_vec(),
         after: one[one.len() - after..].to_vec(),
@@ -60,14 +64,26 @@ pub fn texts(
     Ok(sequences)
 }
 
-/// Tells a target from others: its name, its tokenizer, and its size.
-pub fn identity(path: &Path, gguf: &Gguf, tokenizer: &Tokenizer) -> String {
-    let bytes: u64 = gguf.tensors().iter().map(|tensor| tensor.len).sum();
+/// Tells a target from others: its file's name, its tokenizer, and its tensors, of whose data the beginnings count.
+///
+/// # Errors
+/// If the file cannot be read.
+pub fn identity(path: &Path, gguf: &Gguf, tokenizer: &Tokenizer) -> Result<String, SessionError> {
+    const BEGINNING: usize = 4096;
+    let mut hash = Sha256::new();
+    for tensor in gguf.tensors() {
+        hash.update(format!("{} {:?} {:?};", tensor.name, tensor.dims, tensor.ty));
+        let data = gguf.map(tensor)?;
+        hash.update(&data[..data.len().min(BEGINNING)]);
+    }
     let file = path.file_name().unwrap_or_default().to_string_lossy();
-    format!(
-        "{file}, {bytes} bytes of tensors, tokenizer {:016x}",
-        tokenizer.fingerprint()
-    )
+    let (tensors, tokens) = (hex(hash), tokenizer.fingerprint());
+    Ok(format!("{file}, tensors {tensors}, tokenizer {tokens:016x}"))
+}
+
+fn hex(hash: Sha256) -> String {
+    let digest = hash.finalize();
+    digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Rows of a model's embedding matrix, padding included.
@@ -91,7 +107,7 @@ pub fn name(path: &Path, gguf: &Gguf) -> String {
 }
 
 /// What decides which sequences are captured, besides the target.
-pub fn recipe(options: &CaptureOptions, texts: &[Vec<Token>]) -> String {
+pub fn recipe(options: &CaptureOptions, frame: &Frame, texts: &[Vec<Token>]) -> String {
     let CaptureOptions {
         question,
         answer,
@@ -99,26 +115,25 @@ pub fn recipe(options: &CaptureOptions, texts: &[Vec<Token>]) -> String {
         ..
     } = options;
     let mut hash = Sha256::new();
-    for text in texts {
-        hash.update((text.len() as u64).to_le_bytes());
-        text.iter().for_each(|token| hash.update(token.to_le_bytes()));
+    for tokens in [&frame.before, &frame.after].into_iter().chain(texts) {
+        hash.update((tokens.len() as u64).to_le_bytes());
+        tokens.iter().for_each(|token| hash.update(token.to_le_bytes()));
     }
-    let hash = hash.finalize();
-    let hex: String = hash.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
+    let (texts, hash) = (texts.len(), hex(hash));
     format!(
-        "seed {seed}, questions of {question} tokens, answers of {answer}, {} texts ({hex})",
-        texts.len()
+        "seed {seed}, questions of {question} tokens, answers of {answer}, {texts} texts, template and texts {hash}"
     )
 }
 
-/// In how many sequences each token stands.
+/// In how many sequences each token stands, of those that are learned from.
 ///
 /// # Errors
 /// If the dataset cannot be read.
-pub fn seen(dataset: &Dataset) -> Result<Seen, DatasetError> {
+pub fn seen(dataset: &Dataset, held_out: usize) -> Result<Seen, DatasetError> {
     let mut seen = Seen::new();
     let mut rows = Rows::default();
-    for sequence in dataset.sequences() {
+    let sequences = dataset.sequences().iter().enumerate();
+    for (_, sequence) in sequences.filter(|(at, _)| !is_held_out(*at, held_out)) {
         rows.clear();
         dataset.read(sequence.first, sequence.rows as usize, &mut rows)?;
         rows.tokens.sort_unstable();

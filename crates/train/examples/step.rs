@@ -26,7 +26,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             let labels: Vec<_> = (0..8).map(|_| (rng.u32(0..vocabulary as u32), 0.1)).collect();
             rows.push(rng.u32(0..vocabulary as u32), &state, labels);
         }
-        writer.push(number, &rows)?;
+        writer.push(number, 0, &rows)?;
     }
     let head: Vec<f32> = (0..vocabulary * hidden_size).map(|_| rng.f32() - 0.5).collect();
     let tokens: Vec<u32> = (0..vocabulary as u32).collect();
@@ -51,7 +51,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         init: Init::Random,
         ..TrainOptions::new(shape)
     };
-    let mut trainer = Trainer::new(vec![Dataset::open(directory.path())?], tables, options)?;
+    let mut trainer = Trainer::new(Dataset::open(directory.path())?, tables, options)?;
     // Multiply-adds of a row: each matrix once forward and twice backward, but for H, which has no gradient, and the first input.
     let (d, m, v) = (hidden_size as f64, inner_size as f64, vocabulary as f64);
     let head_rows = 3.0 * (2.0 * d * v + 3.0 * d * m + 2.0 * d * m);

@@ -95,6 +95,7 @@ struct Slot {
     /// Tokens of the phase so far.
     drawn: Vec<Token>,
     rows: Rows,
+    before_answer: usize,
 }
 
 /// Captures rows of one target.
@@ -103,7 +104,11 @@ pub struct Capture<'a, M> {
     options: CaptureOptions,
     frame: Frame,
     texts: Vec<Vec<Token>>,
+    /// Holds what the chat template puts before a question, but for its last token.
+    beginning: Option<SequenceId>,
+    /// The next sequence to begin, and the first one that is not to be.
     next: u32,
+    end: u32,
     slots: Vec<Slot>,
     batch: Batch,
     scores: Scores,
@@ -117,32 +122,45 @@ impl<'a, M: TargetModel> Capture<'a, M> {
             options,
             frame,
             texts,
+            beginning: None,
             next: 0,
+            end: u32::MAX,
             slots: Vec::new(),
             batch: Batch::default(),
             scores: Scores::default(),
         }
     }
 
-    /// Most positions that the sequences take together.
-    pub fn positions(options: &CaptureOptions, frame: &Frame, texts: &[Vec<Token>]) -> usize {
-        let own = frame.before.len() + options.question + frame.after.len() + options.answer;
-        let longest = texts.iter().map(Vec::len).max().unwrap_or(0);
-        options.slots * own.max(longest)
+    /// Begins no sequence from number `end` on.
+    pub fn with_end(mut self, end: u32) -> Self {
+        self.end = end;
+        self
     }
 
-    /// One pass over all sequences that are under way. Those that end are written.
+    /// Begins no further sequence: what is under way comes to its end.
+    pub fn finish(&mut self) {
+        self.end = self.end.min(self.next);
+    }
+
+    /// The number of the first sequence that was not begun: once nothing is under way, all before it are written.
+    pub fn next(&self) -> u32 {
+        self.next
+    }
+
+    /// One pass over all sequences that are under way. Those that end are written. `false` if there is none.
     ///
     /// # Errors
     /// [`CaptureError`]; the sequences under way are lost, what is written is not.
-    pub fn step(&mut self, writer: &mut DatasetWriter) -> Result<(), CaptureError> {
-        while self.slots.len() < self.options.slots {
-            while writer.numbers().contains(&self.next) {
-                self.next += 1;
+    pub fn step(&mut self, writer: &mut DatasetWriter) -> Result<bool, CaptureError> {
+        while self.slots.len() < self.options.slots && self.next < self.end {
+            if !writer.numbers().contains(&self.next) {
+                let slot = self.begin(self.next)?;
+                self.slots.push(slot);
             }
-            let slot = self.begin(self.next);
-            self.slots.push(slot);
             self.next += 1;
+        }
+        if self.slots.is_empty() {
+            return Ok(false);
         }
         self.batch.clear();
         for slot in &mut self.slots {
@@ -172,31 +190,71 @@ impl<'a, M: TargetModel> Capture<'a, M> {
             if slot.pending.is_empty() && !self.go_on(&mut slot)? {
                 self.model.release(slot.handle);
                 if slot.phase != Phase::Question {
-                    writer.push(slot.number, &slot.rows)?;
+                    writer.push(slot.number, slot.before_answer as u32, &slot.rows)?;
                 }
             } else {
                 self.slots.push(slot);
             }
         }
-        Ok(())
+        Ok(true)
     }
 
-    fn begin(&mut self, number: u32) -> Slot {
-        let handle = self.model.open();
-        let (phase, pending, temperature) = match self.texts.get_mut(number as usize) {
-            Some(text) => (Phase::Text, std::mem::take(text), 0.0),
-            None => (Phase::Question, self.frame.before.clone(), 1.0),
+    fn begin(&mut self, number: u32) -> Result<Slot, CaptureError> {
+        let (handle, phase, pending, sampler) = match self.texts.get_mut(number as usize) {
+            Some(text) => {
+                let text = std::mem::take(text);
+                let sampler = self.sampler(number, 0.0, &[]);
+                (self.model.open(), Phase::Text, text, sampler)
+            }
+            None => {
+                let beginning = self.beginning()?;
+                let last = self.frame.before.last().copied();
+                let sampler = self.sampler(number, 1.0, &self.frame.before);
+                let pending = Vec::from_iter(last);
+                (self.model.fork(beginning), Phase::Question, pending, sampler)
+            }
         };
-        Slot {
+        Ok(Slot {
             number,
             handle,
             phase,
-            sampler: self.sampler(number, temperature, &pending),
+            sampler,
             pending,
             chunk: Vec::new(),
             drawn: Vec::new(),
             rows: Rows::default(),
+            before_answer: 0,
+        })
+    }
+
+    /// What all questions begin with is read once, and no row of it is kept but the last: the others are the same in all.
+    fn beginning(&mut self) -> Result<SequenceId, CaptureError> {
+        if let Some(beginning) = self.beginning {
+            return Ok(beginning);
         }
+        let handle = self.model.open();
+        let before = self
+            .frame
+            .before
+            .split_last()
+            .map_or(&[][..], |(_, before)| before);
+        for tokens in before.chunks(self.options.slots * CHUNK) {
+            self.batch.clear();
+            let mut rows: Vec<RowId> = Vec::new();
+            for &token in tokens {
+                rows.push(self.batch.push(Row {
+                    sequence: handle,
+                    token,
+                    parent: rows.last().copied(),
+                    output: Output::None,
+                }));
+            }
+            self.model.reserve(handle, rows.len()).map_err(ModelError::from)?;
+            self.model
+                .forward(&self.batch, &mut self.scores, &Cancel::default())?;
+            self.model.commit(handle, &rows);
+        }
+        Ok(*self.beginning.insert(handle))
     }
 
     /// The noise of a sequence is its own.
@@ -236,8 +294,10 @@ impl<'a, M: TargetModel> Capture<'a, M> {
         slot.pending.extend(slot.drawn.last().filter(|_| !ends));
         slot.pending.extend(&self.frame.after);
         slot.drawn.clear();
+        slot.before_answer = slot.rows.len() + slot.pending.len() - 1;
         let own = slot.number as usize - self.texts.len();
-        let prompt: Vec<Token> = slot.rows.tokens.iter().chain(&slot.pending).copied().collect();
+        let known = self.frame.before.iter().chain(slot.rows.tokens.iter().skip(1));
+        let prompt: Vec<Token> = known.chain(&slot.pending).copied().collect();
         slot.sampler = self.sampler(slot.number, TEMPERATURES[own % TEMPERATURES.len()], &prompt);
         Ok(true)
     }
@@ -320,8 +380,8 @@ mod tests {
         vec![(0..37).collect(), vec![7]]
     }
 
-    /// Captures until there are so many rows; begins anew with a new `Capture` after so many passes.
-    fn capture(slots: usize, rows: u64, restart: usize) -> BTreeMap<u32, Rows> {
+    /// Captures the sequences below `end`; begins anew with a new `Capture` after so many passes.
+    fn capture(slots: usize, end: u32, restart: usize) -> BTreeMap<u32, (u32, Rows)> {
         let directory = tempfile::tempdir().unwrap();
         let meta = DatasetMeta {
             target: String::new(),
@@ -333,11 +393,8 @@ mod tests {
         while !done {
             let mut writer = DatasetWriter::open(directory.path(), meta.clone()).unwrap();
             let mut model = model();
-            let mut capture = Capture::new(&mut model, options(slots), frame(), texts());
-            for _ in 0..restart {
-                capture.step(&mut writer).unwrap();
-                done = writer.rows() >= rows;
-            }
+            let mut capture = Capture::new(&mut model, options(slots), frame(), texts()).with_end(end);
+            done = !(0..restart).all(|_| capture.step(&mut writer).unwrap());
         }
         let dataset = Dataset::open(directory.path()).unwrap();
         let mut all = BTreeMap::new();
@@ -346,16 +403,32 @@ mod tests {
             dataset
                 .read(sequence.first, sequence.rows as usize, &mut rows)
                 .unwrap();
-            all.insert(sequence.number, rows);
+            all.insert(sequence.number, (sequence.before_answer, rows));
         }
         all
     }
 
     #[test]
     fn rows_hold_what_the_model_computes_for_their_paths() {
-        for (number, rows) in capture(4, 400, 1000) {
+        let all = capture(4, 20, 1000);
+        assert!(all.len() > 14, "{}", all.len());
+        for (number, (before_answer, rows)) in all {
             let mut model = model();
             let handle = model.open();
+            if number > 1 {
+                // All begin with this, and no row of it is kept.
+                let mut batch = Batch::default();
+                let row = batch.push(Row {
+                    sequence: handle,
+                    token: frame().before[0],
+                    parent: None,
+                    output: Output::None,
+                });
+                model
+                    .forward(&batch, &mut Scores::default(), &Cancel::default())
+                    .unwrap();
+                model.commit(handle, &[row]);
+            }
             for at in 0..rows.len() {
                 let mut batch = Batch::default();
                 let token = rows.tokens[at];
@@ -384,10 +457,11 @@ mod tests {
             match number {
                 0 | 1 => assert_eq!(rows.tokens, texts()[number as usize]),
                 _ => {
-                    assert_eq!(rows.tokens[..2], frame().before);
+                    assert_eq!(rows.tokens[0], frame().before[1]);
                     let after = rows.tokens.windows(3).position(|w| w == frame().after).unwrap();
-                    assert!((2 + LEAST_QUESTION..=2 + 8).contains(&after), "{after}");
-                    assert!(rows.len() <= 2 + 8 + 3 + 30);
+                    assert!((1 + LEAST_QUESTION..=1 + 8).contains(&after), "{after}");
+                    assert_eq!(before_answer as usize, after + 2);
+                    assert!(rows.len() <= 1 + 8 + 3 + 30);
                     assert!(!rows.tokens.contains(&END));
                 }
             }
@@ -396,15 +470,9 @@ mod tests {
 
     #[test]
     fn a_sequence_depends_on_its_number_alone() {
-        let alone = capture(1, 500, 1000);
-        assert!(alone.len() > 8, "{}", alone.len());
-        for (slots, restart) in [(3, 1000), (16, 1000), (5, 60)] {
-            let other = capture(slots, 500, restart);
-            let both: Vec<_> = alone.keys().filter(|number| other.contains_key(number)).collect();
-            assert!(both.len() > 6, "{slots}");
-            for number in both {
-                assert_eq!(alone[number], other[number], "{slots} {restart} {number}");
-            }
+        let alone = capture(1, 20, 10_000);
+        for (slots, restart) in [(3, 10_000), (16, 10_000), (5, 60)] {
+            assert!(alone == capture(slots, 20, restart), "{slots} {restart}");
         }
     }
 

@@ -4,8 +4,10 @@ use std::fs::File;
 use std::io::{self, BufRead, BufReader, BufWriter, Read, Write};
 use std::path::Path;
 
+use foretoken_spec::{Token, noise};
 use serde::{Deserialize, Serialize};
 
+use crate::dataset::DatasetMeta;
 use crate::trainer::{TrainError, TrainOptions, Trainer};
 
 const FORMAT: &str = "foretoken training 1";
@@ -18,6 +20,9 @@ struct Header {
     rows: u64,
     /// Length of the parameters, and of each moment.
     parameters: u64,
+    /// Tells other draft vocabularies and other datasets from these.
+    draft_vocabulary: u64,
+    dataset: DatasetMeta,
     options: TrainOptions,
 }
 
@@ -34,9 +39,18 @@ impl Header {
             step: trainer.step,
             rows: trainer.samples.training.len() as u64,
             parameters: trainer.network.layout.len as u64,
+            draft_vocabulary: hash(trainer.tables.draft_vocabulary),
+            dataset: trainer.samples.dataset.meta().clone(),
             options,
         }
     }
+}
+
+/// The order counts.
+fn hash(tokens: &[Token]) -> u64 {
+    tokens
+        .iter()
+        .fold(tokens.len() as u64, |hash, &token| noise::key(hash, token.into()))
 }
 
 pub(crate) fn save(path: &Path, trainer: &Trainer<'_>) -> Result<(), TrainError> {

@@ -3,8 +3,8 @@
 //! - `meta.json`: [`DatasetMeta`]: what the rows are of. Rows of another target are refused.
 //! - `rows.bin`: one record for each row: token (u32), hidden state after the final norm (f16 each), the target's likeliest next tokens (u32 each)
 //!   and their probabilities (f16 each), all little-endian.
-//! - `sequences.bin`: for each sequence, in the order of its rows, their number and its own (u32 each). Rows after the last whole sequence are
-//!   what an interrupted run left; they are written over.
+//! - `sequences.bin`: for each sequence, in the order of its rows, their number, its own, and how many of them stand before the answer (u32
+//!   each). What is there of only one of the two files is what an interrupted run left; it is written over.
 //!
 //! Row t of a sequence holds token x_t, the state after reading it, and the distribution of x_{t+1}.
 //!
@@ -77,6 +77,8 @@ pub struct Sequence {
     pub first: u64,
     /// How many rows it has.
     pub rows: u32,
+    /// How many of them come before the first from which a token of the answer is drawn.
+    pub before_answer: u32,
 }
 
 /// Rows in memory, each field for all of them.
@@ -125,7 +127,7 @@ impl Rows {
 const META: &str = "meta.json";
 const ROWS: &str = "rows.bin";
 const SEQUENCES: &str = "sequences.bin";
-const SEQUENCE_BYTES: usize = 8;
+const SEQUENCE_BYTES: usize = 12;
 
 /// A dataset to read.
 #[derive(Debug)]
@@ -145,13 +147,8 @@ impl Dataset {
         let meta = read_meta(directory)?;
         let path = directory.join(ROWS);
         let rows = File::open(&path).map_err(io_error(&path))?;
-        let mut sequences = read_sequences(&directory.join(SEQUENCES))?;
-        let needed: u64 = sequences.iter().map(|s| u64::from(s.rows)).sum();
         let bytes = rows.metadata().map_err(io_error(&path))?.len();
-        if bytes / (meta.record() as u64) < needed {
-            let problem = format!("{bytes} bytes are less than the {needed} rows that {SEQUENCES} counts");
-            return Err(DatasetError::Content { path, problem });
-        }
+        let mut sequences = read_sequences(&directory.join(SEQUENCES), bytes / meta.record() as u64)?;
         sequences.sort_by_key(|sequence| sequence.number);
         if let Some(pair) = sequences.windows(2).find(|pair| pair[0].number == pair[1].number) {
             let problem = format!("{SEQUENCES} has sequence {} twice", pair[0].number);
@@ -173,6 +170,12 @@ impl Dataset {
     /// The sequences by their numbers, whatever order they ended in.
     pub fn sequences(&self) -> &[Sequence] {
         &self.sequences
+    }
+
+    /// Leaves out the sequences from `number` on.
+    pub fn up_to(mut self, number: u32) -> Self {
+        self.sequences.retain(|sequence| sequence.number < number);
+        self
     }
 
     /// Appends `count` rows from `first` on to `rows`.
@@ -230,7 +233,7 @@ impl DatasetWriter {
             }
         } else {
             let text = serde_json::to_string_pretty(&meta).expect("plain fields");
-            fs::write(&path, text).map_err(io_error(&path))?;
+            write_whole(&path, text.as_bytes()).map_err(io_error(&path))?;
         }
         let open = |name: &str| {
             let path = directory.join(name);
@@ -244,22 +247,23 @@ impl DatasetWriter {
             Ok::<_, DatasetError>((path, file))
         };
         let (sequences_path, mut sequences) = open(SEQUENCES)?;
-        let known = read_sequences(&sequences_path)?;
+        if sequences.try_lock().is_err() {
+            let problem = "another run writes it".to_owned();
+            return Err(DatasetError::Content {
+                path: sequences_path,
+                problem,
+            });
+        }
+        let (rows_path, mut rows) = open(ROWS)?;
+        let bytes = rows.metadata().map_err(io_error(&rows_path))?.len();
+        let known = read_sequences(&sequences_path, bytes / meta.record() as u64)?;
         let written = known.iter().map(|s| u64::from(s.rows)).sum();
         let end = (known.len() * SEQUENCE_BYTES) as u64;
         sequences.set_len(end).map_err(io_error(&sequences_path))?;
         sequences
             .seek(SeekFrom::End(0))
             .map_err(io_error(&sequences_path))?;
-        let (rows_path, mut rows) = open(ROWS)?;
         let end = written * meta.record() as u64;
-        if rows.metadata().map_err(io_error(&rows_path))?.len() < end {
-            let problem = format!("is shorter than {SEQUENCES} says");
-            return Err(DatasetError::Content {
-                path: rows_path,
-                problem,
-            });
-        }
         rows.set_len(end).map_err(io_error(&rows_path))?;
         rows.seek(SeekFrom::End(0)).map_err(io_error(&rows_path))?;
         Ok(Self {
@@ -287,14 +291,14 @@ impl DatasetWriter {
         self.written
     }
 
-    /// Appends a sequence; it is on disk when this returns.
+    /// Appends a sequence, of whose rows so many come before the answer; an end of the process loses nothing of it any more.
     ///
     /// # Errors
     /// If it cannot be written.
     ///
     /// # Panics
     /// If the rows are not of this dataset's sizes.
-    pub fn push(&mut self, number: u32, rows: &Rows) -> Result<(), DatasetError> {
+    pub fn push(&mut self, number: u32, before_answer: u32, rows: &Rows) -> Result<(), DatasetError> {
         let (hidden, labels) = (self.meta.hidden_size, self.meta.labels);
         assert_eq!(rows.states.len(), rows.len() * hidden);
         assert_eq!(rows.label_tokens.len(), rows.len() * labels);
@@ -315,9 +319,9 @@ impl DatasetWriter {
             self.rows.flush()
         };
         write().map_err(io_error(&self.directory.join(ROWS)))?;
-        let entry = (u64::from(number) << 32 | rows.len() as u64).to_le_bytes();
+        let entry = [rows.len() as u32, number, before_answer].map(u32::to_le_bytes);
         self.sequences
-            .write_all(&entry)
+            .write_all(entry.as_flattened())
             .map_err(io_error(&self.directory.join(SEQUENCES)))?;
         self.numbers.insert(number);
         self.written += rows.len() as u64;
@@ -342,23 +346,35 @@ fn read_meta(directory: &Path) -> Result<DatasetMeta, DatasetError> {
     Ok(meta)
 }
 
-/// All whole entries: the last may be cut off.
-fn read_sequences(path: &Path) -> Result<Vec<Sequence>, DatasetError> {
+/// All whole entries whose rows are among the `rows` that there are: the last ones may be cut off.
+fn read_sequences(path: &Path, rows: u64) -> Result<Vec<Sequence>, DatasetError> {
     let mut bytes = Vec::new();
     File::open(path)
         .and_then(|mut file| file.read_to_end(&mut bytes))
         .map_err(io_error(path))?;
     let mut first = 0;
-    let counts = bytes.chunks_exact(SEQUENCE_BYTES);
-    Ok(counts
-        .map(|b| {
-            let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
-            let (rows, number) = (word(0), word(4));
-            let sequence = Sequence { number, first, rows };
-            first += u64::from(rows);
-            sequence
-        })
+    let entries = bytes.chunks_exact(SEQUENCE_BYTES).map(|b| {
+        let word = |at: usize| u32::from_le_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]]);
+        let sequence = Sequence {
+            number: word(4),
+            first,
+            rows: word(0),
+            before_answer: word(8),
+        };
+        first += u64::from(sequence.rows);
+        sequence
+    });
+    Ok(entries
+        .take_while(|sequence| sequence.first + u64::from(sequence.rows) <= rows)
         .collect())
+}
+
+/// Writes a file that then has its name, or none.
+fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    fs::write(&partial, bytes)?;
+    fs::rename(partial, path)
 }
 
 #[cfg(test)]
@@ -387,8 +403,8 @@ mod tests {
     fn what_is_written_is_read_and_gone_on_with() {
         let directory = tempfile::tempdir().unwrap();
         let mut writer = DatasetWriter::open(directory.path(), meta()).unwrap();
-        writer.push(1, &rows(0, 4)).unwrap();
-        writer.push(0, &rows(4, 1)).unwrap();
+        writer.push(1, 2, &rows(0, 4)).unwrap();
+        writer.push(0, 0, &rows(4, 1)).unwrap();
         drop(writer);
         // A run that was interrupted in the middle of a sequence.
         let mut file = OpenOptions::new()
@@ -396,16 +412,29 @@ mod tests {
             .open(directory.path().join(ROWS))
             .unwrap();
         file.write_all(&[1; 13]).unwrap();
+        drop(file);
+        // The index was written, the rows were not.
+        let mut file = OpenOptions::new()
+            .append(true)
+            .open(directory.path().join(SEQUENCES))
+            .unwrap();
+        file.write_all([90u32, 9, 0].map(u32::to_le_bytes).as_flattened())
+            .unwrap();
+        drop(file);
         let mut writer = DatasetWriter::open(directory.path(), meta()).unwrap();
         assert_eq!((writer.numbers().len(), writer.rows()), (2, 5));
-        writer.push(5, &rows(5, 2)).unwrap();
+        let error = DatasetWriter::open(directory.path(), meta())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("another run writes it"), "{error}");
+        writer.push(5, 1, &rows(5, 2)).unwrap();
         let dataset = Dataset::open(directory.path()).unwrap();
         let sizes: Vec<_> = dataset
             .sequences()
             .iter()
-            .map(|s| (s.number, s.first, s.rows))
+            .map(|s| (s.number, s.first, s.rows, s.before_answer))
             .collect();
-        assert_eq!(sizes, [(0, 4, 1), (1, 0, 4), (5, 5, 2)]);
+        assert_eq!(sizes, [(0, 4, 1, 0), (1, 0, 4, 2), (5, 5, 2, 1)]);
         let mut read = Rows::default();
         dataset.read(3, 4, &mut read).unwrap();
         assert_eq!(read, rows(3, 4));
@@ -424,9 +453,6 @@ mod tests {
             .unwrap_err()
             .to_string();
         assert!(error.contains("meta.json") && error.contains("seed 8"), "{error}");
-        fs::write(directory.path().join(SEQUENCES), 9u64.to_le_bytes()).unwrap();
-        let error = Dataset::open(directory.path()).unwrap_err().to_string();
-        assert!(error.contains("rows.bin") && error.contains("9 rows"), "{error}");
         fs::write(directory.path().join(META), "{").unwrap();
         let error = Dataset::open(directory.path()).unwrap_err().to_string();
         assert!(error.contains("meta.json"), "{error}");

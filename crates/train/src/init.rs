@@ -8,8 +8,7 @@
 
 use std::f32::consts::TAU;
 
-use faer::linalg::solvers::Solve;
-use faer::{Mat, Side};
+use rayon::prelude::*;
 
 use crate::network::{Batch, Network};
 use crate::products::{Into, abt, atb};
@@ -87,7 +86,8 @@ pub(crate) fn regression(
     for i in 0..heads.min(if tied { 2 } else { heads }) {
         let alone = tied && i > 0;
         let at = network.layout.heads[i].clone();
-        let mut fit = Fit::new(if alone { d } else { 2 * d }, d);
+        let fitted = if alone { d } else { 2 * d };
+        let mut fit = Fit::new(fitted, d);
         let mut batch = Batch::default();
         let mut targets = Vec::new();
         for rows in rows.chunks(BLOCK) {
@@ -128,7 +128,7 @@ pub(crate) fn regression(
             let (upper, lower) = (&mut upper[r * width..][..width], &mut lower[r * width..][..width]);
             upper.fill(0.0);
             for j in 0..d {
-                let a = solution[(j, r)] as f32 / guess_size;
+                let a = solution[r * fitted + j] as f32 / guess_size;
                 upper[j] = a;
                 if i > 0 {
                     upper[d + j] = -a;
@@ -145,7 +145,7 @@ pub(crate) fn regression(
         let factor = 1.0 / (guess_size * shape.alpha());
         for r in 0..d {
             for j in 0..d {
-                let b = solution[(d + j, r)] as f32 * factor;
+                let b = solution[r * fitted + d + j] as f32 * factor;
                 parameters[at.embedding.start + r * d + j] = b;
                 parameters[at.embedding.start + (d + r) * d + j] = -b;
             }
@@ -191,26 +191,75 @@ impl Fit {
         }
     }
 
-    /// The weights [inputs, outputs] and the root of the mean square of what they foretell.
-    fn solve(self) -> Option<(Mat<f64>, f32)> {
+    /// The weights [outputs, inputs] and the root of the mean square of what they foretell.
+    fn solve(mut self) -> Option<(Vec<f64>, f32)> {
         let n = self.inputs;
         let trace = (0..n).map(|j| self.gram[j * n + j]).sum::<f64>();
-        let gram = Mat::from_fn(n, n, |i, j| {
-            let own = if i == j {
-                RIDGE * self.gram[i * n + i] + 1e-6 * trace / n as f64
-            } else {
-                0.0
-            };
-            self.gram[i * n + j] + own
-        });
-        let cross = Mat::from_fn(n, self.outputs, |i, j| self.cross[i * self.outputs + j]);
-        let solution = gram.llt(Side::Lower).ok()?.solve(&cross);
-        let square: f64 = (0..self.outputs)
-            .map(|j| (0..n).map(|i| solution[(i, j)] * cross[(i, j)]).sum::<f64>())
+        for j in 0..n {
+            let own = &mut self.gram[j * n + j];
+            *own += RIDGE * *own + 1e-6 * trace / n as f64;
+        }
+        if !factor(&mut self.gram, n) {
+            return None;
+        }
+        let outputs = self.outputs;
+        let column = |j: usize| self.cross.iter().skip(j).step_by(outputs);
+        let mut solution: Vec<f64> = (0..outputs).flat_map(column).copied().collect();
+        solution
+            .par_chunks_mut(n)
+            .for_each(|x| substitute(&self.gram, n, x));
+        let square: f64 = (0..outputs)
+            .map(|j| column(j).zip(&solution[j * n..]).map(|(c, x)| c * x).sum::<f64>())
             .sum();
-        let size = (square / (self.rows * self.outputs) as f64).sqrt();
+        let size = (square / (self.rows * outputs) as f64).sqrt();
         size.is_finite().then_some((solution, size as f32))
     }
+}
+
+/// Cholesky: the lower triangle of a symmetric `matrix` [n, n] becomes L, with L · Lᵀ the matrix. `false` if it is not positive definite.
+fn factor(matrix: &mut [f64], n: usize) -> bool {
+    for i in 0..n {
+        let (before, rest) = matrix.split_at_mut(i * n);
+        let row = &mut rest[..=i];
+        for j in 0..i {
+            let other = &before[j * n..][..=j];
+            row[j] = (row[j] - dot(&row[..j], &other[..j])) / other[j];
+        }
+        let own = row[i] - dot(&row[..i], &row[..i]);
+        if !(own > 0.0 && own.is_finite()) {
+            return false;
+        }
+        row[i] = own.sqrt();
+    }
+    true
+}
+
+/// Replaces `x` by the solution of L · Lᵀ · y = x.
+fn substitute(lower: &[f64], n: usize, x: &mut [f64]) {
+    for i in 0..n {
+        let row = &lower[i * n..][..=i];
+        x[i] = (x[i] - dot(&row[..i], &x[..i])) / row[i];
+    }
+    for i in (0..n).rev() {
+        let row = &lower[i * n..][..=i];
+        x[i] /= row[i];
+        let (before, own) = x.split_at_mut(i);
+        before.iter_mut().zip(row).for_each(|(x, l)| *x -= l * own[0]);
+    }
+}
+
+/// In one order of additions that suits vectors.
+fn dot(a: &[f64], b: &[f64]) -> f64 {
+    let (a, rest_a) = a.as_chunks::<8>();
+    let (b, rest_b) = b.as_chunks::<8>();
+    let mut lanes = [0.0; 8];
+    for (a, b) in a.iter().zip(b) {
+        for ((lane, a), b) in lanes.iter_mut().zip(a).zip(b) {
+            *lane += a * b;
+        }
+    }
+    let rest: f64 = rest_a.iter().zip(rest_b).map(|(a, b)| a * b).sum();
+    lanes.iter().sum::<f64>() + rest
 }
 
 fn rms(x: &[f32]) -> f32 {
@@ -225,4 +274,38 @@ fn embedding_rms(tables: &Tables<'_>, d: usize) -> f32 {
         (tables.embedding)(token, row);
     }
     rms(&rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn equations_are_solved() {
+        let mut rng = fastrand::Rng::with_seed(5);
+        for n in [1, 7, 8, 33, 150] {
+            let root: Vec<f64> = (0..n * n).map(|_| rng.f64() - 0.5).collect();
+            let at = |i: usize, j: usize| {
+                let product = (0..n).map(|k| root[i * n + k] * root[j * n + k]).sum::<f64>();
+                product + if i == j { 0.1 } else { 0.0 }
+            };
+            let matrix: Vec<f64> = (0..n * n).map(|e| at(e / n, e % n)).collect();
+            let wanted: Vec<f64> = (0..n).map(|_| rng.f64() - 0.5).collect();
+            let mut x: Vec<f64> = matrix
+                .chunks_exact(n)
+                .map(|row| row.iter().zip(&wanted).map(|(a, b)| a * b).sum())
+                .collect();
+            let mut lower = matrix.clone();
+            assert!(factor(&mut lower, n));
+            substitute(&lower, n, &mut x);
+            let error = x
+                .iter()
+                .zip(&wanted)
+                .map(|(a, b)| (a - b).abs())
+                .fold(0.0, f64::max);
+            assert!(error < 1e-9, "{n}: {error}");
+        }
+        assert!(!factor(&mut [1.0, 2.0, 2.0, 1.0], 2));
+        assert!(!factor(&mut [f64::NAN], 1));
+    }
 }

@@ -18,5 +18,6 @@ mod trainer;
 
 pub use capture::{Capture, CaptureError, CaptureOptions, Frame};
 pub use dataset::{Dataset, DatasetError, DatasetMeta, DatasetWriter, Rows, Sequence};
+pub use samples::is_held_out;
 pub use shape::NetworkShape;
 pub use trainer::{HeadReport, Init, StepReport, Tables, TrainError, TrainOptions, Trainer};

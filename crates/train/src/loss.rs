@@ -19,6 +19,8 @@ pub(crate) struct Labels {
     pub(crate) labels: Vec<(u32, f32)>,
     /// For each row the position of the likeliest token, or [`OUTSIDE`].
     pub(crate) best: Vec<u32>,
+    /// For each row the position of the token that came, or [`OUTSIDE`]; that is what the next head reads.
+    pub(crate) next: Vec<u32>,
 }
 
 /// What rows of logits were.

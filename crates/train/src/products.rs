@@ -1,15 +1,14 @@
-//! Products of row-major matrices, by `faer`: the safe face of the `gemm` family of crates.
+//! Products of row-major matrices, by `ndarray`: the safe face of `matrixmultiply`.
 //!
 //! An output is cut into blocks of a constant size, each computed on one thread: threads change no bit, and one that others keep from running keeps
 //! nobody waiting at a barrier.
 //!
-//! Measured on two cores of an AMD EPYC (AVX2) that others were using too, the best of six runs of [512 x 1536] x [1536 x 16384]: `faer` 59 GFLOPS on
-//! one thread and 92 on two of its own, `gemm` 59 and 100, `matrixmultiply` 53 and 63. With three others at work, a whole step of
-//! `examples/step.rs` came to 16 GFLOPS on two of its own threads, which wait for each other, and to 45 by blocks.
+//! Measured on two cores of an AMD EPYC (AVX2) that others were using too, the best of six runs of [512 x 1536] x [1536 x 16384] on one thread:
+//! `matrixmultiply` 53 GFLOPS, `gemm` and `faer` 59. These bring dozens of crates along.
 
-use faer::linalg::matmul::matmul;
-use faer::{Accum, MatMut, MatRef, Par};
-use rayon::prelude::*;
+use ndarray::linalg::general_mat_mul;
+use ndarray::parallel::prelude::*;
+use ndarray::{ArrayView2, ArrayViewMut2, Axis};
 
 /// Rows and columns of a block.
 const ROWS: usize = 256;
@@ -27,46 +26,42 @@ pub(crate) enum Into {
 /// `out` [r, n] of `factor` · `a` [r, k] · `b` [n, k]ᵀ, where `k` is the length of a row of both.
 pub(crate) fn abt(into: Into, out: &mut [f32], a: &[f32], b: &[f32], k: usize, factor: f32) {
     let (r, n) = (a.len() / k, b.len() / k);
-    let b = MatRef::from_row_major_slice(b, n, k);
-    product(
-        into,
-        out,
-        MatRef::from_row_major_slice(a, r, k),
-        b.transpose(),
-        factor,
-    );
+    product(into, out, view(a, r, k), view(b, n, k).reversed_axes(), factor);
 }
 
 /// `out` [r, n] of `a` [r, k] · `b` [k, n].
 pub(crate) fn ab(into: Into, out: &mut [f32], a: &[f32], b: &[f32], k: usize) {
     let (r, n) = (a.len() / k, b.len() / k);
-    let b = MatRef::from_row_major_slice(b, k, n);
-    product(into, out, MatRef::from_row_major_slice(a, r, k), b, 1.0);
+    product(into, out, view(a, r, k), view(b, k, n), 1.0);
 }
 
 /// `out` [r, n] of `factor` · `a` [k, r]ᵀ · `b` [k, n], where `k` is the number of rows of both.
 pub(crate) fn atb(into: Into, out: &mut [f32], a: &[f32], b: &[f32], k: usize, factor: f32) {
     let (r, n) = (a.len() / k, b.len() / k);
-    let a = MatRef::from_row_major_slice(a, k, r);
-    product(
-        into,
-        out,
-        a.transpose(),
-        MatRef::from_row_major_slice(b, k, n),
-        factor,
-    );
+    product(into, out, view(a, k, r).reversed_axes(), view(b, k, n), factor);
 }
 
-fn product(into: Into, out: &mut [f32], a: MatRef<'_, f32>, b: MatRef<'_, f32>, factor: f32) {
-    let out = MatMut::from_row_major_slice_mut(out, a.nrows(), b.ncols());
-    let accum = match into {
-        Into::Place => Accum::Replace,
-        Into::Sum => Accum::Add,
+fn view(values: &[f32], rows: usize, columns: usize) -> ArrayView2<'_, f32> {
+    ArrayView2::from_shape((rows, columns), values).expect("a matrix of this size")
+}
+
+fn product(into: Into, out: &mut [f32], a: ArrayView2<'_, f32>, b: ArrayView2<'_, f32>, factor: f32) {
+    let size = (a.nrows(), b.ncols());
+    let mut out = ArrayViewMut2::from_shape(size, out).expect("a matrix of this size");
+    let before = match into {
+        Into::Place => 0.0,
+        Into::Sum => 1.0,
     };
-    let rows = out.par_row_chunks_mut(ROWS).zip(a.par_row_chunks(ROWS));
-    rows.for_each(|(out, a)| {
-        let columns = out.par_col_chunks_mut(COLUMNS).zip(b.par_col_chunks(COLUMNS));
-        columns.for_each(|(out, b)| matmul(out, accum, a, b, factor, Par::Seq));
+    let rows = out
+        .axis_chunks_iter_mut(Axis(0), ROWS)
+        .into_par_iter()
+        .zip(a.axis_chunks_iter(Axis(0), ROWS));
+    rows.for_each(|(mut out, a)| {
+        let columns = out
+            .axis_chunks_iter_mut(Axis(1), COLUMNS)
+            .into_par_iter()
+            .zip(b.axis_chunks_iter(Axis(1), COLUMNS));
+        columns.for_each(|(mut out, b)| general_mat_mul(factor, &a, &b, before, &mut out));
     });
 }
 

@@ -1,6 +1,6 @@
 //! Which rows are learned from, in which order, and how they are read.
 //!
-//! A sample is a row t with n rows after it in its sequence. Every `held_out`-th sequence is kept for evaluation. Each epoch goes through all other samples
+//! A sample is a row t with n rows after it in its sequence. One sequence of each `held_out` is kept for evaluation, of its answer. Each epoch goes through all other samples
 //! once, in an order that depends on seed and epoch alone.
 
 use crate::dataset::{Dataset, Rows};
@@ -8,12 +8,10 @@ use crate::loss::{Labels, OUTSIDE};
 use crate::network::Batch;
 use crate::trainer::{Tables, TrainError, TrainOptions};
 
-/// The samples of some datasets.
+/// The samples of a dataset.
 #[derive(Debug)]
 pub(crate) struct Samples {
-    datasets: Vec<Dataset>,
-    /// The first row of each dataset, counted over all.
-    starts: Vec<u64>,
+    pub(crate) dataset: Dataset,
     /// Rows that are learned from, ascending.
     pub(crate) training: Vec<u64>,
     /// Rows to evaluate with, ascending.
@@ -25,38 +23,29 @@ pub(crate) struct Samples {
     read: Rows,
 }
 
+/// Whether the sequence at an index, by their numbers, is kept for evaluation, if one of each `every` is; 0 keeps none.
+pub fn is_held_out(at: usize, every: usize) -> bool {
+    every > 0 && at.is_multiple_of(every)
+}
+
 impl Samples {
-    pub(crate) fn new(datasets: Vec<Dataset>, options: &TrainOptions) -> Result<Self, TrainError> {
-        let (mut training, mut held_out, mut starts) = (Vec::new(), Vec::new(), Vec::new());
-        let Some(first) = datasets.first().map(|dataset| dataset.meta().clone()) else {
-            return Err(TrainError::Data("no dataset".to_owned()));
-        };
-        let (mut start, mut count) = (0, 0);
-        for dataset in &datasets {
-            let meta = dataset.meta();
-            if (&meta.target, meta.hidden_size, meta.labels)
-                != (&first.target, first.hidden_size, first.labels)
-            {
-                let problem = format!("rows of {meta:?} do not go with those of {first:?}");
-                return Err(TrainError::Data(problem));
+    pub(crate) fn new(dataset: Dataset, options: &TrainOptions) -> Result<Self, TrainError> {
+        let (mut training, mut held_out) = (Vec::new(), Vec::new());
+        for (at, sequence) in dataset.sequences().iter().enumerate() {
+            let end = u64::from(sequence.rows).saturating_sub(options.shape.heads as u64);
+            match is_held_out(at, options.held_out) {
+                // Nobody drafts a question.
+                true => {
+                    held_out.extend((u64::from(sequence.before_answer)..end).map(|row| sequence.first + row))
+                }
+                false => training.extend((0..end).map(|row| sequence.first + row)),
             }
-            starts.push(start);
-            let mut rows = 0;
-            for sequence in dataset.sequences() {
-                count += 1;
-                let samples = u64::from(sequence.rows).saturating_sub(options.shape.heads as u64);
-                let kept = options.held_out > 0 && count % options.held_out as u64 == 0;
-                let split = if kept { &mut held_out } else { &mut training };
-                let at = start + sequence.first;
-                split.extend(at..at + samples);
-                rows = rows.max(sequence.first + u64::from(sequence.rows));
-            }
-            start += rows;
         }
-        if first.hidden_size != options.shape.hidden_size {
+        let hidden_size = dataset.meta().hidden_size;
+        if hidden_size != options.shape.hidden_size {
             let problem = format!(
                 "states of {} values do not fit a network for {}",
-                first.hidden_size, options.shape.hidden_size
+                hidden_size, options.shape.hidden_size
             );
             return Err(TrainError::Data(problem));
         }
@@ -70,8 +59,7 @@ impl Samples {
         }
         let (order, read, epoch, seed) = (Vec::new(), Rows::default(), None, options.seed);
         Ok(Self {
-            datasets,
-            starts,
+            dataset,
             training,
             held_out,
             order,
@@ -110,7 +98,7 @@ impl Samples {
         batch: &mut Batch,
     ) -> Result<(), TrainError> {
         let (d, heads) = (options.shape.hidden_size, options.shape.heads);
-        let count = self.datasets[0].meta().labels;
+        let count = self.dataset.meta().labels;
         batch.rows = rows.len();
         batch.states.clear();
         batch.embeddings.resize_with(heads, Vec::new);
@@ -119,11 +107,11 @@ impl Samples {
             embeddings.resize(rows.len() * d, 0.0);
             labels.labels.clear();
             labels.best.clear();
+            labels.next.clear();
         }
         for (at, &row) in rows.iter().enumerate() {
-            let dataset = self.starts.partition_point(|&start| start <= row) - 1;
             self.read.clear();
-            self.datasets[dataset].read(row - self.starts[dataset], heads + 1, &mut self.read)?;
+            self.dataset.read(row, heads + 1, &mut self.read)?;
             batch.states.extend_from_slice(&self.read.states[..d]);
             for i in 0..heads {
                 let token = self.read.tokens[i + 1];
@@ -133,6 +121,8 @@ impl Samples {
                 let position = |token| tables.draft_vocabulary.binary_search(&token).ok();
                 let best = position(self.read.label_tokens[from]);
                 labels.best.push(best.map_or(OUTSIDE, |at| at as u32));
+                let next = self.read.tokens.get(i + 2).and_then(|&token| position(token));
+                labels.next.push(next.map_or(OUTSIDE, |at| at as u32));
                 for j in 0..count {
                     let label = match position(self.read.label_tokens[from + j]) {
                         Some(at) if !options.hard_labels => {
@@ -157,9 +147,8 @@ impl Samples {
     ) -> Result<(), TrainError> {
         states.clear();
         for &row in rows {
-            let dataset = self.starts.partition_point(|&start| start <= row) - 1;
             self.read.clear();
-            self.datasets[dataset].read(row - self.starts[dataset] + after as u64, 1, &mut self.read)?;
+            self.dataset.read(row + after as u64, 1, &mut self.read)?;
             states.extend_from_slice(&self.read.states);
         }
         Ok(())
@@ -172,34 +161,26 @@ mod tests {
     use crate::dataset::{DatasetMeta, DatasetWriter};
     use crate::shape::NetworkShape;
 
-    /// Tokens count rows through all datasets in the order in which they lie on disk, which is not that of their sequences.
+    /// Tokens count rows in the order in which they lie on disk, which is not that of their sequences.
     #[test]
-    fn rows_of_several_datasets_are_found() {
-        let directories = [tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap()];
-        let mut token = 0;
-        for directory in &directories {
-            let meta = DatasetMeta {
-                target: "a target".to_owned(),
-                recipe: String::new(),
-                hidden_size: 1,
-                labels: 1,
-            };
-            let mut writer = DatasetWriter::open(directory.path(), meta).unwrap();
-            for (number, count) in [(7, 3), (2, 5), (4, 2)] {
-                let mut rows = Rows::default();
-                for _ in 0..count {
-                    rows.push(token, &[token as f32], [(token + 1, 1.0)]);
-                    token += 1;
-                }
-                writer.push(number, &rows).unwrap();
-            }
-        }
-        let open = || {
-            directories
-                .iter()
-                .map(|d| Dataset::open(d.path()).unwrap())
-                .collect()
+    fn rows_are_found_and_answers_held_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let meta = DatasetMeta {
+            target: "a target".to_owned(),
+            recipe: String::new(),
+            hidden_size: 1,
+            labels: 1,
         };
+        let mut writer = DatasetWriter::open(directory.path(), meta).unwrap();
+        let mut token = 0;
+        for (number, count, before_answer) in [(7, 3, 0), (2, 5, 1), (4, 2, 0), (9, 6, 2)] {
+            let mut rows = Rows::default();
+            for _ in 0..count {
+                rows.push(token, &[token as f32], [(token + 1, 1.0)]);
+                token += 1;
+            }
+            writer.push(number, before_answer, &rows).unwrap();
+        }
         let shape = NetworkShape {
             hidden_size: 1,
             inner_size: 2,
@@ -211,11 +192,12 @@ mod tests {
             held_out: 3,
             ..TrainOptions::new(shape)
         };
-        let mut samples = Samples::new(open(), &options).unwrap();
-        // Of three sequences, the one with the highest number is held out; two rows of each have no two rows after them.
-        assert_eq!(samples.training, [3, 4, 5, 13, 14, 15]);
-        assert_eq!(samples.held_out, [0, 10]);
-        let vocabulary: Vec<u32> = (0..21).collect();
+        let mut samples = Samples::new(Dataset::open(directory.path()).unwrap(), &options).unwrap();
+        // By their numbers the first and the fourth of them are held out, their answers that is. The last two rows of each have no
+        // two rows after them.
+        assert_eq!(samples.held_out, [4, 5, 12, 13]);
+        assert_eq!(samples.training, [0]);
+        let vocabulary: Vec<u32> = (0..17).filter(|&token| token != 6).collect();
         let head = vec![1.0; vocabulary.len()];
         let tables = Tables {
             embedding: &|token, row| row[0] = token as f32,
@@ -223,21 +205,56 @@ mod tests {
             draft_vocabulary: &vocabulary,
         };
         let mut batch = Batch::default();
-        let rows = samples.of_step(0, 6);
+        let rows = [4, 12, 0];
         samples.read(&rows, &tables, &options, &mut batch).unwrap();
         let mut states = Vec::new();
         samples.read_states(&rows, 2, &mut states).unwrap();
+        let position = |token: u64| match vocabulary.binary_search(&(token as u32)) {
+            Ok(at) => at as u32,
+            Err(_) => OUTSIDE,
+        };
         for (at, &row) in rows.iter().enumerate() {
             assert_eq!(batch.states[at], row as f32);
             assert_eq!(states[at], row as f32 + 2.0);
             for i in 0..2 {
                 assert_eq!(batch.embeddings[i][at], (row + 1 + i as u64) as f32);
-                assert_eq!(batch.labels[i].labels[at], (row as u32 + 2 + i as u32, 1.0));
+                let label = position(row + 2 + i as u64);
+                assert_eq!(batch.labels[i].best[at], label);
+                let weight = if label == OUTSIDE { (0, 0.0) } else { (label, 1.0) };
+                assert_eq!(batch.labels[i].labels[at], weight);
             }
+            assert_eq!(batch.labels[0].next[at], position(row + 2));
+            assert_eq!(batch.labels[1].next[at], OUTSIDE);
         }
-        // Each epoch has every row once.
-        let mut epoch = samples.of_step(1, 6);
-        assert_ne!(epoch, samples.of_step(2, 6));
+    }
+
+    #[test]
+    fn each_epoch_has_every_row_once() {
+        let directory = tempfile::tempdir().unwrap();
+        let meta = DatasetMeta {
+            target: "a target".to_owned(),
+            recipe: String::new(),
+            hidden_size: 1,
+            labels: 1,
+        };
+        let mut writer = DatasetWriter::open(directory.path(), meta).unwrap();
+        let mut rows = Rows::default();
+        (0..9).for_each(|token| rows.push(token, &[0.0], [(token, 1.0)]));
+        writer.push(0, 0, &rows).unwrap();
+        let shape = NetworkShape {
+            hidden_size: 1,
+            inner_size: 2,
+            heads: 1,
+            tied: true,
+            scale_input: false,
+        };
+        let options = TrainOptions {
+            held_out: 0,
+            ..TrainOptions::new(shape)
+        };
+        let mut samples = Samples::new(Dataset::open(directory.path()).unwrap(), &options).unwrap();
+        let mut epoch = samples.of_step(1, 8);
+        assert_ne!(epoch, samples.of_step(2, 8));
         epoch.sort_unstable();
         assert_eq!(epoch, samples.training);
     }

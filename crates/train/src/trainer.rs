@@ -62,7 +62,7 @@ pub struct TrainOptions {
     pub seed: u64,
     /// Whether to learn the target's likeliest token alone, not its distribution.
     pub hard_labels: bool,
-    /// Every so many sequences, one is kept for [`Trainer::evaluate`]; 0 keeps none.
+    /// Of every so many sequences, one's answer is kept for [`Trainer::evaluate`]; 0 keeps none.
     pub held_out: usize,
     /// The most rows to evaluate with.
     pub evaluation_rows: usize,
@@ -99,7 +99,7 @@ pub enum TrainError {
     #[error(transparent)]
     Dataset(#[from] DatasetError),
     /// Datasets do not go with each other or with the network, or hold too little.
-    #[error("datasets: {0}")]
+    #[error("dataset: {0}")]
     Data(String),
     /// An option cannot be honoured.
     #[error("option {0}")]
@@ -172,7 +172,7 @@ pub struct Trainer<'a> {
     pub(crate) network: Network,
     pub(crate) moments: Moments,
     pub(crate) samples: Samples,
-    tables: Tables<'a>,
+    pub(crate) tables: Tables<'a>,
     batch: Batch,
     pool: ThreadPool,
 }
@@ -190,12 +190,8 @@ impl<'a> Trainer<'a> {
     ///
     /// # Errors
     /// If datasets, tables and options do not go together, or rows cannot be read.
-    pub fn new(
-        datasets: Vec<Dataset>,
-        tables: Tables<'a>,
-        options: TrainOptions,
-    ) -> Result<Self, TrainError> {
-        let mut trainer = Self::empty(datasets, tables, options)?;
+    pub fn new(dataset: Dataset, tables: Tables<'a>, options: TrainOptions) -> Result<Self, TrainError> {
+        let mut trainer = Self::empty(dataset, tables, options)?;
         let Self {
             options,
             network,
@@ -219,18 +215,18 @@ impl<'a> Trainer<'a> {
     /// As [`Trainer::new`], and if the file is not a checkpoint of such a training. `threads` and `evaluation_rows` alone may differ.
     pub fn resume(
         path: &Path,
-        datasets: Vec<Dataset>,
+        dataset: Dataset,
         tables: Tables<'a>,
         options: TrainOptions,
     ) -> Result<Self, TrainError> {
-        let mut trainer = Self::empty(datasets, tables, options)?;
+        let mut trainer = Self::empty(dataset, tables, options)?;
         checkpoint::load(path, &mut trainer)?;
         Ok(trainer)
     }
 
-    fn empty(datasets: Vec<Dataset>, tables: Tables<'a>, options: TrainOptions) -> Result<Self, TrainError> {
+    fn empty(dataset: Dataset, tables: Tables<'a>, options: TrainOptions) -> Result<Self, TrainError> {
         check(&options, &tables)?;
-        let samples = Samples::new(datasets, &options)?;
+        let samples = Samples::new(dataset, &options)?;
         let network = Network::new(options.shape);
         let pool = ThreadPoolBuilder::new().num_threads(options.threads).build();
         let pool = pool.map_err(|error| TrainError::Option(format!("threads: {error}")))?;
@@ -375,7 +371,8 @@ impl<'a> Trainer<'a> {
                 network.forward(batch, heads);
                 for i in 0..heads {
                     let losses = network.losses(batch, i, tables.head);
-                    for ((row, &best), alive) in losses.iter().zip(&batch.labels[i].best).zip(&mut alive) {
+                    let labels = batch.labels[i].best.iter().zip(&batch.labels[i].next);
+                    for ((row, (&best, &next)), alive) in losses.iter().zip(labels).zip(&mut alive) {
                         let hit = row.best == best;
                         loss[i] += f64::from(row.loss);
                         covered[i] += u64::from(best != OUTSIDE);
@@ -383,6 +380,8 @@ impl<'a> Trainer<'a> {
                         reached[i] += u64::from(*alive);
                         *alive &= hit;
                         run[i] += u64::from(*alive);
+                        // What the next head reads is the token that was drawn, and this one's only if it is the same.
+                        *alive &= row.best == next;
                     }
                 }
             });

@@ -57,7 +57,7 @@ fn toy(sequences: u32) -> Toy {
             let next = labels[usize::from(draw > likely[0]) + usize::from(draw > likely[0] + likely[1])];
             (a, b) = (b, next);
         }
-        writer.push(number, &rows).unwrap();
+        writer.push(number, 0, &rows).unwrap();
     }
     let entropy = (0..3)
         .map(|j| f64::from(USUAL * likely[j] + (1.0 - USUAL) * likely[2 - j]))
@@ -73,8 +73,8 @@ fn toy(sequences: u32) -> Toy {
 }
 
 impl Toy {
-    fn dataset(&self) -> Vec<Dataset> {
-        vec![Dataset::open(self.directory.path()).unwrap()]
+    fn dataset(&self) -> Dataset {
+        Dataset::open(self.directory.path()).unwrap()
     }
 
     fn with<T>(&self, run: impl FnOnce(Tables<'_>) -> T) -> T {

@@ -36,10 +36,11 @@ pub struct MlpArgs {
     /// How long the whole job may take, such as 75m or 2h
     #[arg(long, value_name = "TIME", default_value = "75m", value_parser = duration)]
     pub budget: Duration,
-    /// Tokens to learn from [default: as many as the model reads and writes in half of the budget]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1000..))]
-    pub tokens: Option<u64>,
-    /// Steps of training [default: as many as the rest of the budget takes, and at most eight times over all tokens]
+    /// Sequences to learn from, each a text of --data or a question and an answer [default: as many as the model reads and writes
+    /// in two thirds of the budget]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(2..))]
+    pub sequences: Option<u32>,
+    /// Steps of training [default: as many as the rest of the budget takes, and at most four times over all tokens]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub steps: Option<u64>,
     /// Keep what the model computes for its texts in this directory, or learn from what an earlier run kept there
@@ -77,6 +78,9 @@ pub struct MlpArgs {
     /// Write the speculator in the published layout too, its tables multiplied out with the model's: config.json and model.safetensors
     #[arg(long, value_name = "DIR")]
     pub export: Option<PathBuf>,
+    /// Replace files that are there
+    #[arg(long)]
+    pub force: bool,
     /// Print one JSON object at the end
     #[arg(long)]
     pub json: bool,

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use anyhow::Context;
+use anyhow::{Context, bail};
 use foretoken::model::{SpeculatorConfig, SpeculatorInfo, SpeculatorTensor};
 use foretoken::spec::TargetModel;
 use foretoken::train::{Dataset, HeadReport, Init, NetworkShape, Tables, TrainOptions, Trainer};
@@ -18,9 +18,11 @@ use crate::cli::{LEARNING_RATE, MlpArgs};
 /// The share of the budget that is left for what comes before and after.
 const REST: f64 = 0.02;
 /// How often the training goes over all tokens, at most: more teach the rows by heart.
-const MOST_EPOCHS: f64 = 8.0;
+const MOST_EPOCHS: f64 = 4.0;
 /// Vocabularies up to this length are small.
 const SMALL_VOCABULARY: usize = 1 << 16;
+/// Of so many sequences, one is not learned from, but evaluated with.
+const HELD_OUT: usize = 20;
 /// How often to say how far it is, and to keep that.
 const PAUSE: Duration = Duration::from_secs(60);
 
@@ -31,15 +33,21 @@ pub(super) struct Learned {
     pub info: SpeculatorInfo,
     pub tensors: Vec<SpeculatorTensor>,
     pub plan: Plan,
+    pub tokens: u64,
     pub heads: Vec<HeadReport>,
 }
 
 /// Trains on what was captured.
-pub(super) fn learn(job: &Job<'_>, target: &LoadedModel, tokens: u64) -> anyhow::Result<Learned> {
+pub(super) fn learn(job: &Job<'_>, target: &LoadedModel, sequences: u32) -> anyhow::Result<Learned> {
     let args = job.args;
     let config = target.model.config();
-    let dataset = || Dataset::open(&job.states);
-    let vocabulary = vocabulary(args, target, &dataset()?)?;
+    let dataset = Dataset::open(&job.states)?.up_to(sequences);
+    let tokens = dataset
+        .sequences()
+        .iter()
+        .map(|sequence| u64::from(sequence.rows))
+        .sum();
+    let vocabulary = vocabulary(args, target, &dataset)?;
     let d = config.hidden_size;
     let mut head = vec![0.0; vocabulary.len() * d];
     for (&token, row) in vocabulary.iter().zip(head.chunks_exact_mut(d)) {
@@ -68,27 +76,24 @@ pub(super) fn learn(job: &Job<'_>, target: &LoadedModel, tokens: u64) -> anyhow:
         hard_labels: args.hard_labels,
         seed: args.seed,
         threads: args.threads.count(),
+        held_out: HELD_OUT,
         ..TrainOptions::new(shape)
     };
     let checkpoint = job.states.join(CHECKPOINT);
     let (mut trainer, plan) = match plan(job)? {
         Some(plan) if checkpoint.exists() => {
             options.steps = plan.steps;
-            (
-                Trainer::resume(&checkpoint, vec![dataset()?], tables, options)?,
-                plan,
-            )
+            (Trainer::resume(&checkpoint, dataset, tables, options)?, plan)
         }
         planned => {
-            let mut trainer = Trainer::new(vec![dataset()?], tables, options)?;
+            let mut trainer = Trainer::new(dataset, tables, options)?;
             let steps = match planned.map(|plan| plan.steps).or(args.steps) {
                 Some(steps) => steps,
                 None => steps(job, &mut trainer)?,
             };
             trainer.set_steps(steps);
-            let plan = Plan { tokens, steps };
-            let path = job.states.join(PLAN);
-            fs::write(&path, serde_json::to_string(&plan)?).with_context(|| path.display().to_string())?;
+            let plan = Plan { sequences, steps };
+            keep(job, &plan)?;
             (trainer, plan)
         }
     };
@@ -117,14 +122,30 @@ pub(super) fn learn(job: &Job<'_>, target: &LoadedModel, tokens: u64) -> anyhow:
         info,
         tensors: tensors.collect(),
         plan,
+        tokens,
         heads,
     })
 }
 
+/// Keeps a plan for `--resume`; a checkpoint of another one must not be taken for its.
+fn keep(job: &Job<'_>, plan: &Plan) -> anyhow::Result<()> {
+    let (path, partial) = (job.states.join(PLAN), job.states.join("plan.json.partial"));
+    let checkpoint = job.states.join(CHECKPOINT);
+    let text = serde_json::to_string(plan)?;
+    let outcome = match checkpoint.exists() {
+        true => fs::remove_file(&checkpoint),
+        false => Ok(()),
+    };
+    outcome
+        .and_then(|()| fs::write(&partial, text))
+        .and_then(|()| fs::rename(&partial, &path))
+        .with_context(|| path.display().to_string())
+}
+
 /// The command that makes the same speculator again, beside names of files.
-fn recipe(args: &MlpArgs, Plan { tokens, steps }: Plan) -> String {
+fn recipe(args: &MlpArgs, Plan { sequences, steps }: Plan) -> String {
     let mut recipe = format!(
-        "foretoken {} train mlp --tokens {tokens} --steps {steps} --seed {} --heads {}",
+        "foretoken {} train mlp --sequences {sequences} --steps {steps} --seed {} --heads {}",
         env!("CARGO_PKG_VERSION"),
         args.seed,
         args.heads
@@ -152,7 +173,7 @@ fn vocabulary(args: &MlpArgs, target: &LoadedModel, dataset: &Dataset) -> anyhow
         true => 8192,
         false => 16384,
     });
-    let seen = training::seen(dataset)?;
+    let seen = training::seen(dataset, HELD_OUT)?;
     let all = || (0..size as Token).collect();
     Ok(draft_vocabulary(&target.tokenizer, size, n, &seen).unwrap_or_else(all))
 }
@@ -168,7 +189,10 @@ fn steps(job: &Job<'_>, trainer: &mut Trainer<'_>) -> anyhow::Result<u64> {
     let budget = job.args.budget.as_secs_f64();
     let left = (1.0 - REST) * budget - job.elapsed();
     let evaluations = 1.0 + left / PAUSE.as_secs_f64();
-    let steps = ((left - evaluations * evaluation) / step).max(1.0);
+    let steps = (left - evaluations * evaluation) / step;
+    if steps < 1.0 {
+        bail!("the budget is used up before the first step of training: --budget, or --steps");
+    }
     let epoch = trainer.rows().0 as f64 / trainer.options().batch as f64;
     Ok(steps.min(MOST_EPOCHS * epoch).max(1.0) as u64)
 }

@@ -33,7 +33,7 @@ fn a_model_becomes_a_speculator_that_drafts_for_it() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     fs::write(directory.join("text.txt"), "the hen and the den ".repeat(40)).unwrap();
-    let args = "--tokens 3000 --steps 40 --seed 3 --data text.txt --log log.jsonl --export published";
+    let args = "--sequences 40 --steps 40 --seed 3 --data text.txt --log log.jsonl --export published";
     let report = parsed(&mut train(directory, "one.gguf", args));
     let (tokens, steps) = (
         report["tokens"].as_u64().unwrap(),
@@ -73,7 +73,7 @@ fn a_model_becomes_a_speculator_that_drafts_for_it() {
     parsed(&mut train(
         directory,
         "two.gguf",
-        "--tokens 3000 --steps 40 --seed 3 --data text.txt",
+        "--sequences 40 --steps 40 --seed 3 --data text.txt",
     ));
     let bytes = |name: &str| fs::read(directory.join(name)).unwrap();
     assert!(bytes("one.gguf") == bytes("two.gguf"));
@@ -84,7 +84,7 @@ fn an_interrupted_run_is_gone_on_with() {
     let directory = tempfile::tempdir().unwrap();
     let directory = directory.path();
     let states = directory.join("s.gguf.states");
-    let mut child = train(directory, "s.gguf", "--tokens 100000000")
+    let mut child = train(directory, "s.gguf", "--sequences 100000000")
         .stderr(Stdio::null())
         .spawn()
         .unwrap();
@@ -119,26 +119,27 @@ fn states_of_another_seed_or_model_are_refused() {
     parsed(&mut train(
         directory,
         "a.gguf",
-        "--tokens 1000 --steps 2 --states states",
+        "--sequences 24 --steps 2 --states states",
     ));
     // Kept, and enough for another training.
     let again = parsed(&mut train(
         directory,
         "b.gguf",
-        "--tokens 1000 --steps 2 --states states --heads 1",
+        "--sequences 24 --steps 2 --states states --heads 1",
     ));
     assert_eq!(again["held_out"].as_array().unwrap().len(), 1);
     refused(
         &mut train(
             directory,
             "c.gguf",
-            "--tokens 1000 --steps 2 --states states --seed 9",
+            "--sequences 24 --steps 2 --states states --seed 9",
         ),
         "meta.json: holds rows of",
     );
     for (args, why) in [
         ("--data missing.txt", "missing.txt"),
-        ("--inner 64 --tokens 1000", "twice the hidden size"),
+        ("--inner 64 --sequences 24", "twice the hidden size"),
+        ("--log no/such/log.jsonl", "there is no such directory"),
     ] {
         refused(&mut train(directory, "d.gguf", args), why);
         assert!(!directory.join("d.gguf").exists());

@@ -81,7 +81,7 @@ pub struct SessionOptions {
     /// So many tokens, the most frequent ones, are what it may say; 0 is its whole vocabulary. A speculator that was made for a part
     /// of the vocabulary keeps to that.
     pub draft_vocab: usize,
-    /// Whether which tokens are frequent depends on earlier requests too, and [`Session::generate`] keeps on disk which ones
+    /// Whether which tokens are frequent depends on earlier requests too, and [`Session::generate`](crate::Session::generate) keeps on disk which ones
     /// each held. Where the draft model has its whole vocabulary, nothing is kept.
     pub learn: bool,
     /// Texts to draft from besides the sequence's own.
@@ -98,9 +98,9 @@ pub struct SessionOptions {
     pub kv: Option<KvSize>,
     /// Keeps passes that read prompts below this, for the sake of what else there is to do.
     pub max_stall: Option<Duration>,
-    /// See [`EngineOptions::prefixes`].
+    /// See [`EngineOptions::prefixes`](foretoken_engine::EngineOptions::prefixes).
     pub prefixes: usize,
-    /// See [`EngineOptions::force_accept`].
+    /// See [`EngineOptions::force_accept`](foretoken_engine::EngineOptions::force_accept).
     pub force_accept: Option<f64>,
 }
 

@@ -113,7 +113,7 @@ impl<M: TargetModel + Send> ModelDrafter<M> {
         self
     }
 
-    /// Stops a running draft when set, from another thread; `draft` then returns [`ModelError::Cancelled`].
+    /// Stops a running draft when set, from another thread; `draft` then returns [`ModelError::Cancelled`](crate::ModelError::Cancelled).
     pub fn cancel(&self) -> Cancel {
         self.cancel.clone()
     }

@@ -24,7 +24,7 @@ use crate::cache;
 const MOST_BYTES: u64 = 1 << 16;
 /// Numbers of rows that are measured.
 const ROWS: [usize; 8] = [1, 2, 3, 4, 5, 6, 8, 16];
-const STEP_ROWS: [usize; 6] = [1, 2, 3, 4, 6, 8];
+const STEP_ROWS: [usize; 7] = [1, 2, 3, 4, 6, 8, 16];
 /// After this time no further repetition is begun.
 const ENOUGH: Duration = Duration::from_millis(800);
 const ENOUGH_STEPS: Duration = Duration::from_millis(50);

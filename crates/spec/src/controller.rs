@@ -234,7 +234,12 @@ impl ControlledDrafter {
 
     /// How far the costly drafter should go for a request, if its rate is the best; others' reading takes so many seconds of this
     /// round already.
-    fn costly_budget(&mut self, request: &Request<'_>, others: f64) -> Option<(Budget, f64)> {
+    fn costly_budget(
+        &mut self,
+        request: &Request<'_>,
+        requests: usize,
+        others: f64,
+    ) -> Option<(Budget, f64)> {
         let costly = (self.costly.as_ref())
             .filter(|costly| request.budget.sources.contains(costly.with.kind.source()))?;
         let account = &self.accounts[&request.sequence];
@@ -246,6 +251,7 @@ impl ControlledDrafter {
         let free = self.best(1, context, 0.0, headroom, lower.into_iter());
         let prospect = Prospect {
             target: &self.target,
+            requests,
             free_tokens: free.tokens,
             free_rate: free.rate,
             generated: account.generated,
@@ -263,7 +269,7 @@ impl ControlledDrafter {
     fn ask_costly(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
         let (mut count, mut reading) = (0, 0.0);
         for at in 0..requests.len() {
-            if let Some((budget, seconds)) = self.costly_budget(&requests[at], reading) {
+            if let Some((budget, seconds)) = self.costly_budget(&requests[at], requests.len(), reading) {
                 reading += seconds;
                 let context = requests[at].tokens.len();
                 let rows =
@@ -481,6 +487,15 @@ impl Drafter for ControlledDrafter {
         if drafted && !self.round.mixed || pass.rows == 1 {
             self.target.observe(pass.rows, pass.context, pass.seconds);
         }
+        if self.round.mixed {
+            let drafts = self.round.rows - self.round.sequences;
+            let without = pass.rows.saturating_sub(drafts).max(1);
+            let added =
+                self.target.seconds(pass.rows, pass.context) - self.target.seconds(without, pass.context);
+            // Not more than their part of the pass, whatever is thought of passes over so many rows.
+            let part = pass.seconds * (drafts as f64 / pass.rows.max(1) as f64).min(1.0);
+            self.round.draft_rows_seconds = added.min(part);
+        }
         if drafted {
             let plain = self.round.rows == self.round.sequences;
             self.since_plain = if plain { 0 } else { self.since_plain + 1 };
@@ -505,6 +520,7 @@ impl Drafter for ControlledDrafter {
             context,
             draft_seconds,
             pass_seconds,
+            draft_rows_seconds,
             ..
         } = self.round;
         let counted = std::mem::replace(&mut account.pass, self.passes) == self.passes;
@@ -522,8 +538,16 @@ impl Drafter for ControlledDrafter {
         let gained = committed.tokens.len();
         let round = draft_seconds + pass_seconds;
         if let Some(costly) = &mut self.costly {
-            let cost = round / self.target.seconds(1, context);
-            costly.observe(&mut account.worth, (!mixed).then_some((gained, cost)));
+            // Beside a prompt, what the same round would have taken without it.
+            let seconds = match mixed {
+                true => draft_seconds + self.target.seconds(rows, context),
+                false => round,
+            };
+            costly.observe(
+                &mut account.worth,
+                gained,
+                seconds / self.target.seconds(1, context),
+            );
         }
         account.generated += gained;
         account.foreseen += std::mem::take(&mut account.hoped) / f64::from(account.trust());
@@ -531,8 +555,8 @@ impl Drafter for ControlledDrafter {
         account.spent += round + account.worth.repay(gained);
         let token = self.target.seconds(sequences, context);
         account.plain += if mixed {
-            // It would have waited for the prompt all the same.
-            pass_seconds + gained.saturating_sub(1) as f64 * token
+            // It would have waited for the prompt all the same, but not for the drafts beside it.
+            pass_seconds - draft_rows_seconds + gained.saturating_sub(1) as f64 * token
         } else if rows == sequences && draft_seconds < 0.01 * round {
             // This round was plain decoding: no estimate is better.
             round

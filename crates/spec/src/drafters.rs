@@ -10,8 +10,9 @@ mod speculator;
 mod suffix;
 
 pub use model::ModelDrafter;
-pub use network::Network;
+pub use network::{Network, embedding_weight};
 pub use prediction::PredictionDrafter;
 pub use recycling::RecyclingDrafter;
+pub(crate) use speculator::ROWS as SPECULATOR_ROWS;
 pub use speculator::SpeculatorDrafter;
 pub use suffix::{Corpus, SuffixDrafter};

@@ -1,13 +1,13 @@
 //! The speculator's drafter over a scripted network.
 
-use foretoken_spec::drafters::SpeculatorDrafter;
+use foretoken_spec::drafters::{Network, SpeculatorDrafter};
 use foretoken_spec::testing::{
     FixedText, OwnNoiseDrafter, ScriptedModel, ScriptedNetwork, Task, decode_drafted, decode_plain,
     open_params,
 };
 use foretoken_spec::{
-    Budget, Drafter, Grammar as _, HiddenNeed, Node, Request, Sampler, SamplerParams, SequenceId, Source,
-    Sources, Token, TokenTree,
+    Budget, Drafter, Grammar as _, HiddenNeed, ModelError, Node, Request, Sampler, SamplerParams, SequenceId,
+    Source, Sources, Token, TokenTree,
 };
 use proptest::prelude::*;
 
@@ -48,8 +48,8 @@ fn state(tokens: &[Token]) -> [f32; 4] {
 }
 
 /// The trees for texts, all in one call.
-fn drafts(
-    drafter: &mut SpeculatorDrafter<ScriptedNetwork>,
+fn drafts<N: Network>(
+    drafter: &mut SpeculatorDrafter<N>,
     texts: &[&[Token]],
     params: &SamplerParams,
     mut change: impl FnMut(&mut Request<'_>),
@@ -147,11 +147,13 @@ fn it_asks_for_states_and_without_them_adds_nothing() {
     );
     assert_eq!(without(|r| r.position_limit = 3, &mut drafter), 0);
     assert_eq!(without(|r| r.position_limit = 5, &mut drafter), 2);
-    // The first step is made by then, no other.
+    // No step begins after the deadline.
+    let passes = drafter.times().unwrap().passes;
     assert_eq!(
         without(|r| r.deadline = Some(std::time::Instant::now()), &mut drafter),
-        1
+        0
     );
+    assert_eq!(drafter.times().unwrap().passes, passes);
 }
 
 #[test]
@@ -326,6 +328,89 @@ fn a_step_that_fails_is_an_error_that_leaves_the_tree_alone() {
     // A state of another length.
     assert!(attempt(&state(&text)[..2]).0.is_err());
     assert_eq!(attempt(&state(&text)), (Ok(()), 3));
+}
+
+/// A network whose rows for one token come to nothing.
+struct Spoiled {
+    network: ScriptedNetwork,
+    token: Token,
+    /// The states for the next head, or the logits.
+    states: bool,
+}
+
+impl Network for Spoiled {
+    fn heads(&self) -> usize {
+        self.network.heads()
+    }
+    fn hidden_size(&self) -> usize {
+        self.network.hidden_size()
+    }
+    fn inner_size(&self) -> usize {
+        self.network.inner_size()
+    }
+    fn vocab_size(&self) -> usize {
+        self.network.vocab_size()
+    }
+    fn step(
+        &mut self,
+        head: usize,
+        tokens: &[Token],
+        states: &[f32],
+        next: &mut Vec<f32>,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), ModelError> {
+        self.network.step(head, tokens, states, next, logits)?;
+        let (spoiled, width) = match self.states {
+            true => (next, self.inner_size()),
+            false => (logits, self.vocab_size()),
+        };
+        for (row, _) in tokens
+            .iter()
+            .enumerate()
+            .filter(|(_, token)| **token == self.token)
+        {
+            spoiled[row * width] = f32::NAN;
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn what_is_not_finite_ends_the_drafts_of_its_own_sequence_alone() {
+    let model = model();
+    let alone = |text: &[Token]| tokens(&draft(&mut drafter(&model, 3), text, |_| ()));
+    let texts_with = |odd| [[1, 2, 3], [4, 5, odd], [7, 8, 9]];
+    // A token that stands nowhere else, drafts included.
+    let is_odd = |odd: &Token| texts_with(*odd).iter().all(|text| !alone(text).contains(odd));
+    let odd = (10..VOCAB as Token).find(is_odd).unwrap();
+    let texts = texts_with(odd);
+    let texts: Vec<&[Token]> = texts.iter().map(|text| &text[..]).collect();
+    let spoiled = |token, states, change: &dyn Fn(&mut Request<'_>)| {
+        let network = Spoiled {
+            network: ScriptedNetwork::new(model.clone(), 3),
+            token,
+            states,
+        };
+        let mut drafter = SpeculatorDrafter::new(network, VOCAB, Vec::new());
+        let trees = drafts(&mut drafter, &texts, &open_params(0.0), change);
+        trees.iter().map(tokens).collect::<Vec<_>>()
+    };
+    let whole: Vec<_> = texts.iter().map(|text| alone(text)).collect();
+    // Its logits; the state after its first token; the target's own state.
+    let of_state = |request: &mut Request<'_>| {
+        if request.tokens.ends_with(&[odd]) {
+            request.hidden = Some(&[f32::INFINITY; 4]);
+        }
+    };
+    let none = VOCAB as Token;
+    for (got, left) in [
+        (spoiled(odd, false, &|_| ()), 0),
+        (spoiled(odd, true, &|_| ()), 1),
+        (spoiled(none, false, &of_state), 0),
+    ] {
+        assert_eq!(got[1], whole[1][..left]);
+        assert_eq!((&got[0], &got[2]), (&whole[0], &whole[2]));
+    }
 }
 
 proptest! {

@@ -27,6 +27,8 @@ pub(super) struct Round {
     /// Seconds that rows may take beyond those of plain decoding, as planned before the costly drafter was asked.
     pub rows_seconds: f64,
     pub pass_seconds: f64,
+    /// Seconds that draft rows added to its pass, if that is mixed: by the model of costs, since no pass tells.
+    pub draft_rows_seconds: f64,
 }
 
 /// What is known of a sequence.

@@ -3,6 +3,7 @@
 
 use std::time::Instant;
 
+use crate::drafters::SPECULATOR_ROWS;
 use crate::{Budget, CostModel, DraftError, Drafter, PlainReason, Request, Source};
 
 use super::MARGIN;
@@ -10,7 +11,7 @@ use super::MARGIN;
 /// What is expected of a draft model's tokens before any was seen, and of a speculator's whose file tells nothing.
 const MODEL_ACCEPTANCE: f64 = 0.75;
 const SPECULATOR_ACCEPTANCE: f64 = 0.5;
-/// Tokens by which drafts are expected to exceed those that cost nothing, likewise.
+/// Tokens by which drafts are expected to exceed those that cost nothing, where no more is known of them.
 const ADVANTAGE: f64 = 0.4;
 /// How many rounds these expectations count for, and the most that the rounds of all sequences do.
 const PRIOR: f64 = 4.0;
@@ -21,8 +22,8 @@ const DECAY: f64 = 0.95;
 /// whole sequence without it.
 const FORGET: f64 = 0.995;
 const FORGET_SEQUENCE: f64 = 0.9;
-/// Rows that a step is priced for: most evaluate the end of one path, or two.
-const STEP_ROWS: usize = 2;
+/// Rows that a draft model's pass is priced for: most evaluate the end of one path, or two.
+const MODEL_ROWS: usize = 2;
 /// A draft model begins when the answer has so many tokens: beginning at 12 lost 7 to 13 % of answers of 15 to 19.
 const START: usize = 24;
 /// A window of fewer tokens tells a draft model too little.
@@ -69,6 +70,22 @@ impl CostlyKind {
             Self::Speculator { acceptance } => {
                 (acceptance.get(depth - 1)).map(|known| known.unwrap_or(SPECULATOR_ACCEPTANCE))
             }
+        }
+    }
+
+    /// Whether its tokens' acceptance was measured before.
+    fn is_known(&self) -> bool {
+        match self {
+            Self::Model => false,
+            Self::Speculator { acceptance } => acceptance.iter().any(Option::is_some),
+        }
+    }
+
+    /// Rows that steps are priced for where so many requests are drafted together: the first one, and those that follow.
+    fn rows(&self, requests: usize) -> [usize; 2] {
+        match self {
+            Self::Model => [MODEL_ROWS; 2],
+            Self::Speculator { .. } => [requests, requests.max(SPECULATOR_ROWS)],
         }
     }
 }
@@ -137,6 +154,8 @@ pub(super) struct Worth {
 /// What is known when it is to be decided.
 pub(super) struct Prospect<'a> {
     pub target: &'a CostModel,
+    /// How many requests may be drafted together.
+    pub requests: usize,
     /// The best that can be had without the drafter: tokens of a round, and tokens a second.
     pub free_tokens: f64,
     pub free_rate: f64,
@@ -159,6 +178,11 @@ impl Costly {
     /// Seconds of a step over so many rows. A speculator looks back at nothing.
     fn step(&self, rows: usize, context: usize) -> f64 {
         self.with.cost.seconds(rows, self.looks_back(context))
+    }
+
+    /// Seconds of the first step of a draft, and of each that follows.
+    fn steps(&self, requests: usize, context: usize) -> [f64; 2] {
+        self.with.kind.rows(requests).map(|rows| self.step(rows, context))
     }
 
     fn looks_back(&self, context: usize) -> usize {
@@ -185,19 +209,23 @@ impl Costly {
         }
         let target = prospect.target;
         let context = request.tokens.len();
-        let (step, row) = (self.step(STEP_ROWS, context), target.seconds(1, context));
+        let [first, step] = self.steps(prospect.requests, context);
+        let drafting = |depth: usize| first + (depth - 1) as f64 * step;
+        let row = target.seconds(1, context);
         let most = request.budget.max_depth.min(request.budget.max_nodes);
         let depths = (1..=most).take_while(|&depth| {
-            let lost = depth as f64 * step + target.seconds(1 + depth, context) - row;
+            let lost = drafting(depth) + target.seconds(1 + depth, context) - row;
             self.with.kind.acceptance(depth).is_some() && lost <= prospect.headroom
         });
         let max_depth = depths.last().ok_or(PlainReason::LossBudget)?;
 
         let (reading, max_read) = self.reading(worth, request, prospect)?;
         let class = class(prospect.free_tokens);
-        let expected = worth.seen[class]
-            .plus(self.seen[class], ALL)
-            .plus(self.prior(prospect, step, context, max_depth), PRIOR);
+        let seen = worth.seen[class];
+        // What was expected is forgotten as what was seen is.
+        let prior = PRIOR * (1.0 - (1.0 - DECAY) * seen.count);
+        let expected = (seen.plus(self.seen[class], ALL))
+            .plus(self.prior(prospect, drafting, context, max_depth), prior);
         // What is read now serves all tokens that are still to come.
         let per_token = expected.cost * row / expected.tokens + reading / prospect.expected;
         let rate = per_token.recip();
@@ -241,14 +269,20 @@ impl Costly {
     }
 
     /// What is expected of a round with the drafter before any was seen: a chain of the best length.
-    fn prior(&self, prospect: &Prospect<'_>, step: f64, context: usize, max_depth: usize) -> Rounds {
+    fn prior(
+        &self,
+        prospect: &Prospect<'_>,
+        drafting: impl Fn(usize) -> f64,
+        context: usize,
+        max_depth: usize,
+    ) -> Rounds {
         let row = prospect.target.seconds(1, context);
         let (mut tokens, mut path) = (1.0, 1.0);
         let mut best = Rounds::default();
         for depth in 1..=max_depth {
             path *= self.with.kind.acceptance(depth).unwrap_or(0.0);
             tokens += path;
-            let cost = (depth as f64 * step + prospect.target.seconds(1 + depth, context)) / row;
+            let cost = (drafting(depth) + prospect.target.seconds(1 + depth, context)) / row;
             if best.count == 0.0 || tokens / cost > best.tokens / best.cost {
                 best = Rounds {
                     count: 1.0,
@@ -257,7 +291,9 @@ impl Costly {
                 };
             }
         }
-        best.tokens = best.tokens.max(prospect.free_tokens + ADVANTAGE);
+        if !self.with.kind.is_known() {
+            best.tokens = best.tokens.max(prospect.free_tokens + ADVANTAGE);
+        }
         best.scale(PRIOR);
         best
     }
@@ -284,16 +320,15 @@ impl Costly {
         (outcome, drafting, spent.prompt.as_secs_f64())
     }
 
-    /// What came of a round: tokens, and the passes over one row that would have taken as long; `None` if that tells nothing.
-    pub fn observe(&mut self, worth: &mut Worth, outcome: Option<(usize, f64)>) {
-        match (worth.asked.take(), outcome) {
-            (Some(class), Some((tokens, cost))) => {
+    /// What came of a round: tokens, and the passes over one row that would have taken as long.
+    pub fn observe(&mut self, worth: &mut Worth, tokens: usize, cost: f64) {
+        match worth.asked.take() {
+            Some(class) => {
                 worth.ever_asked = true;
                 worth.seen[class].add(tokens as f64, cost);
                 self.seen[class].add(tokens as f64, cost);
             }
-            (Some(_), None) => {}
-            (None, _) => worth.seen.iter_mut().for_each(|rounds| rounds.scale(FORGET)),
+            None => worth.seen.iter_mut().for_each(|rounds| rounds.scale(FORGET)),
         }
     }
 

@@ -6,6 +6,14 @@
 
 use crate::{ModelError, Token};
 
+/// α, what the token's embedding is multiplied with beside the state in the sum that a head norms: so the state keeps half of its weight
+/// over all heads that the network was trained with, however many of them are used.
+pub fn embedding_weight(heads: usize, inner_size: usize) -> f32 {
+    let state = 0.5f64.powf(0.5 / heads as f64);
+    let token = ((1.0 - state * state) * (inner_size as f64 / 2.0)).sqrt();
+    (token / state) as f32
+}
+
 /// A speculator network (MLPSpeculator): a chain of heads.
 pub trait Network: Send {
     /// How many tokens it can look ahead.

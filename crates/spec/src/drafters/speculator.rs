@@ -22,7 +22,7 @@ use crate::{
 };
 
 /// Rows up to which a step costs little more than over one.
-const ROWS: usize = 4;
+pub(crate) const ROWS: usize = 4;
 
 /// Drafts with a speculator network.
 #[derive(Debug)]
@@ -89,8 +89,7 @@ impl Job<'_, '_> {
     fn ends(&self, levels: usize) -> Vec<NodeId> {
         let budget = &self.request.budget;
         let least = ROW * budget.min_path_probability;
-        let late = self.request.deadline.is_some_and(|at| at <= Instant::now());
-        if levels >= self.depth || late {
+        if levels >= self.depth || is_late(self.request) {
             return Vec::new();
         }
         let mut best = self.by_probability();
@@ -170,7 +169,8 @@ impl<N: Network> SpeculatorDrafter<N> {
         let asked = request.hidden.is_some()
             && budget.sources.contains(Source::Mlp)
             && budget.max_nodes > 0
-            && !request.tokens.is_empty();
+            && !request.tokens.is_empty()
+            && !is_late(request);
         Job {
             depth: if asked { budget.max_depth.min(room) } else { 0 },
             request,
@@ -185,9 +185,11 @@ impl<N: Network> SpeculatorDrafter<N> {
         self.states.clear();
         let mut places: Vec<Place> = Vec::new();
         for (at, job) in jobs.iter().enumerate().filter(|(_, job)| job.depth > 0) {
-            self.states
-                .extend_from_slice(job.request.hidden.unwrap_or_default());
-            places.push(Place { job: at, node: None });
+            let state = job.request.hidden.unwrap_or_default();
+            if is_finite(state) {
+                self.states.extend_from_slice(state);
+                places.push(Place { job: at, node: None });
+            }
         }
         for head in 0..self.network.heads() {
             if places.is_empty() {
@@ -197,10 +199,15 @@ impl<N: Network> SpeculatorDrafter<N> {
             places = next_places(jobs, head + 1);
             let inner = self.network.inner_size();
             self.states.clear();
-            for place in &places {
+            places.retain(|place| {
                 let row = jobs[place.job].grown[place.node.expect("it was grown") as usize].row;
-                self.states.extend_from_slice(&self.next[row * inner..][..inner]);
-            }
+                let state = &self.next[row * inner..][..inner];
+                let sound = is_finite(state);
+                if sound {
+                    self.states.extend_from_slice(state);
+                }
+                sound
+            });
         }
         Ok(())
     }
@@ -233,14 +240,15 @@ impl<N: Network> SpeculatorDrafter<N> {
             job.level = job.grown.len();
         }
         for (row, &place) in places.iter().enumerate() {
-            self.reach(&mut jobs[place.job], place.node, row)?;
+            self.reach(&mut jobs[place.job], place.node, row);
         }
         self.times.sample += evaluated.elapsed();
         Ok(())
     }
 
-    /// Takes in what a row proposes. Nothing that ends the generation is: it would gain no token.
-    fn reach(&self, job: &mut Job<'_, '_>, node: Option<NodeId>, row: usize) -> Result<(), DraftError> {
+    /// Takes in what a row proposes. Nothing that ends the generation is: it would gain no token. A row whose logits are not usable
+    /// proposes nothing: the others are not to blame.
+    fn reach(&self, job: &mut Job<'_, '_>, node: Option<NodeId>, row: usize) {
         let length = self.network.vocab_size();
         let logits = &self.logits[row * length..][..length];
         let logits = match &self.vocabulary {
@@ -257,7 +265,7 @@ impl<N: Network> SpeculatorDrafter<N> {
             self.vocabulary.as_deref(),
             budget.max_branches,
         )
-        .map_err(failed)?;
+        .unwrap_or_default();
         let before = node.map_or(1.0, |node| job.grown[node as usize].probability);
         for (rank, proposal) in proposals.into_iter().enumerate() {
             if proposal.confidence < budget.min_confidence || self.end_of_generation.contains(&proposal.token)
@@ -276,8 +284,16 @@ impl<N: Network> SpeculatorDrafter<N> {
                 row,
             });
         }
-        Ok(())
     }
+}
+
+fn is_late(request: &Request<'_>) -> bool {
+    request.deadline.is_some_and(|at| at <= Instant::now())
+}
+
+/// Whether a network takes it. What is not finite spoils the drafts of its own sequence, and no other's.
+fn is_finite(state: &[f32]) -> bool {
+    state.iter().all(|value| value.is_finite())
 }
 
 /// What the next step evaluates, after so many levels: the likeliest place of each job, and others as long as the step costs

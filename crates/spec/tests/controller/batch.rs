@@ -5,10 +5,8 @@ use foretoken_spec::{
     SequenceId, Token, TokenTree,
 };
 
+use crate::speculator::speculator;
 use crate::{BUDGET, Chain, controller, flat, free, table};
-
-/// What a pass that also reads a part of a prompt takes.
-const CHUNK: f64 = 2.5;
 
 /// A sequence in a batch, and what came of it.
 struct Member {
@@ -36,8 +34,12 @@ impl Member {
     }
 }
 
-/// One round of all members, beside a prompt's chunk if `reader` names whose; returns the seconds of its pass.
-fn round(controller: &mut ControlledDrafter, members: &mut [Member], reader: Option<SequenceId>) -> f64 {
+/// One round of all members, beside a chunk of a prompt if `reader` says whose, and of how many rows; returns the seconds of its pass.
+fn round(
+    controller: &mut ControlledDrafter,
+    members: &mut [Member],
+    reader: Option<(SequenceId, usize)>,
+) -> f64 {
     let greedy = SamplerParams {
         temperature: 0.0,
         ..SamplerParams::default()
@@ -74,15 +76,16 @@ fn round(controller: &mut ControlledDrafter, members: &mut [Member], reader: Opt
             .extend(controller.forecast(member.id).unwrap().plain);
         rows += member.tree.len();
     }
-    let seconds = flat(rows) + if reader.is_some() { CHUNK } else { 0.0 };
+    rows += reader.map_or(0, |(_, chunk)| chunk);
+    let seconds = flat(rows);
     controller.timed(&PassTime {
-        rows: rows + if reader.is_some() { 256 } else { 0 },
+        rows,
         context: 20,
         seconds,
     });
-    if let Some(reader) = reader {
+    if let Some((reader, chunk)) = reader {
         let chunk = Committed {
-            tokens: vec![1; 256],
+            tokens: vec![1; chunk],
             ..Committed::default()
         };
         controller.observe(reader, &chunk);
@@ -127,7 +130,7 @@ fn a_prompt_beside_them_is_no_loss_of_drafts() {
     controller.begin(reader, &[1]).unwrap();
     let mut members = [Member::new(&mut controller, 10, true)];
     for _ in 0..20 {
-        round(&mut controller, &mut members, Some(reader));
+        round(&mut controller, &mut members, Some((reader, 256)));
     }
     // Seconds were spent on the prompt; the drafts go on, and what a row costs is as it was.
     let before = members[0].tokens;
@@ -157,7 +160,7 @@ fn a_prompt_gives_no_credit_to_drafts_that_are_wrong() {
     let mut wrong = [Member::new(&mut controller, 11, false)];
     let mut prompt = 0.0;
     for _ in 0..6 {
-        prompt += round(&mut controller, &mut other, Some(wrong[0].id));
+        prompt += round(&mut controller, &mut other, Some((wrong[0].id, 256)));
     }
     controller.end(other[0].id);
     let mut seconds = prompt;
@@ -166,4 +169,55 @@ fn a_prompt_gives_no_credit_to_drafts_that_are_wrong() {
     }
     let plain = prompt + 100.0 * flat(1);
     assert!(seconds <= 1.02 * plain + flat(1) + 1e-3, "{seconds} for {plain}");
+}
+
+#[test]
+fn a_speculator_beside_prompts_is_found_out() {
+    // Its file promises much and nothing comes true; prompts are always read.
+    let mut controller = controller(Vec::new(), Some(speculator(0.9, 0.01, Some(0.9))), table(flat));
+    let reader = SequenceId(99);
+    controller.begin(reader, &[1]).unwrap();
+    let mut members = [Member::new(&mut controller, 10, false)];
+    let mut steps = [0, 0];
+    for steps in &mut steps {
+        let before = controller.times().unwrap().passes;
+        for _ in 0..100 {
+            round(&mut controller, &mut members, Some((reader, 256)));
+        }
+        *steps = controller.times().unwrap().passes - before;
+    }
+    assert!(steps[0] > 0 && steps[1] < 60, "{steps:?}");
+}
+
+#[test]
+fn draft_rows_beside_prompts_are_lost_where_they_are_wrong() {
+    // So unsure and so cheap that they are tried again and again; beside eight rows of a prompt each costs what it costs.
+    let mut controller = controller(free(4, 0.3), None, table(flat));
+    let reader = SequenceId(99);
+    controller.begin(reader, &[1]).unwrap();
+    let mut members = [Member::new(&mut controller, 10, false)];
+    for _ in 0..40 {
+        round(&mut controller, &mut members, Some((reader, 8)));
+    }
+    assert!(
+        members[0].reasons.contains(&PlainReason::LossBudget),
+        "{:?}",
+        members[0].reasons
+    );
+}
+
+#[test]
+fn a_step_is_priced_for_the_rows_that_it_has() {
+    // Where each row of a step costs as much, few requests can be drafted together, however right the drafts are.
+    let asked = |requests: u64| {
+        let mut dear = speculator(0.9, 0.004, Some(0.9));
+        dear.cost = table(|rows| 0.004 * rows as f64);
+        let mut controller = controller(Vec::new(), Some(dear), table(|rows| 0.06 + 1e-4 * rows as f64));
+        let mut members: Vec<Member> = (10..10 + requests)
+            .map(|id| Member::new(&mut controller, id, true))
+            .collect();
+        round(&mut controller, &mut members, None);
+        controller.times().unwrap().passes > 0
+    };
+    assert!(asked(1) && asked(4) && !asked(40));
 }

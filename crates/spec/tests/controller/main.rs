@@ -49,10 +49,11 @@ impl Drafter for Chain {
             let most = budget.max_nodes.min(budget.max_depth).min(self.length);
             let mut path = 1.0;
             for token in 0..most {
-                path *= self.confidence;
-                if path < budget.min_path_probability {
+                // The first step is decided already.
+                if token > 0 && path < budget.min_path_probability {
                     break;
                 }
+                path *= self.confidence;
                 parent = Some(request.tree.push(Node {
                     token: 100 + token as Token,
                     parent,
@@ -148,6 +149,18 @@ fn run_after(
     controller: &mut ControlledDrafter,
     prompt: usize,
     tokens: usize,
+    right: impl FnMut(usize) -> bool,
+    pass: impl Fn(usize, usize) -> f64,
+) -> Outcome {
+    run_within(controller, BUDGET, prompt, tokens, right, pass)
+}
+
+/// Like [`run_after`], for a request with this budget.
+fn run_within(
+    controller: &mut ControlledDrafter,
+    budget: Budget,
+    prompt: usize,
+    tokens: usize,
     mut right: impl FnMut(usize) -> bool,
     pass: impl Fn(usize, usize) -> f64,
 ) -> Outcome {
@@ -172,7 +185,7 @@ fn run_after(
                 tokens: &text,
                 hidden: None,
                 sampler: &sampler,
-                budget: BUDGET,
+                budget,
                 position_limit: prompt + tokens,
                 grammar: None,
                 deadline: None,
@@ -219,12 +232,18 @@ fn run_after(
 
 /// True with this probability.
 fn chance(probability: f64) -> impl FnMut(usize) -> bool {
-    let mut state = 0x1234_5678_9abc_def0u64;
-    move |_| {
+    let mut random = uniform(0x1234_5678_9abc_def0);
+    move |_| random() < probability
+}
+
+/// Numbers from 0 to 1.
+fn uniform(seed: u64) -> impl FnMut() -> f64 {
+    let mut state = seed;
+    move || {
         state = state
             .wrapping_mul(6_364_136_223_846_793_005)
             .wrapping_add(1_442_695_040_888_963_407);
-        ((state >> 33) as f64) < probability * (1u64 << 31) as f64
+        (state >> 33) as f64 / (1u64 << 31) as f64
     }
 }
 

@@ -11,8 +11,8 @@ use foretoken_spec::{
 use crate::{BUDGET, Chain, LOSS_BUDGET, SEQUENCE, chance, controller, flat, free, run, run_after, table};
 
 /// A chain that a model drafts: each of its passes takes time, and first it reads what it does not know.
-struct TimedChain {
-    chain: Chain,
+struct TimedChain<D> {
+    chain: D,
     /// Seconds of a pass, and of a token read.
     step: f64,
     row: f64,
@@ -21,7 +21,7 @@ struct TimedChain {
     times: DraftTimes,
 }
 
-impl Drafter for TimedChain {
+impl<D: Drafter> Drafter for TimedChain<D> {
     fn name(&self) -> &str {
         "timed chain"
     }
@@ -65,7 +65,7 @@ pub fn model(confidence: f32, fails: bool, step: f64) -> CostlyDrafter {
 }
 
 /// A drafter of a chain, each token of which takes a step of so many seconds.
-pub fn timed(chain: Chain, step: f64, kind: CostlyKind) -> CostlyDrafter {
+pub fn timed(chain: impl Drafter + 'static, step: f64, kind: CostlyKind) -> CostlyDrafter {
     CostlyDrafter {
         drafter: Box::new(TimedChain {
             chain,

@@ -39,42 +39,62 @@ enum Network {
     Speculator(speculator::DraftSpeculator),
 }
 
-/// Whether the file at `path` is what this drafter needs.
-///
-/// # Errors
-/// If it is a speculator where a draft model is needed, or the other way round.
-pub(crate) fn check_kind(path: &Path, drafter: Source) -> Result<(), SessionError> {
-    let found = match SpeculatorFile::is_one(path) {
-        true => Source::Mlp,
-        false => Source::Model,
-    };
-    // What is not there is said by whoever opens it.
-    match found == drafter || !path.exists() {
-        true => Ok(()),
-        false => Err(SessionError::OtherDraft {
-            path: path.to_owned(),
-            drafter,
-            found,
-        }),
+/// What is to draft, before it is loaded.
+pub(crate) enum DraftFile<'a> {
+    /// No speculator, so a draft model's file.
+    Model(&'a Path),
+    Speculator(Box<SpeculatorFile>),
+}
+
+impl<'a> DraftFile<'a> {
+    /// Tells the kinds apart, and opens a speculator.
+    ///
+    /// # Errors
+    /// If what is wrong with a speculator shows already.
+    pub fn open(path: &'a Path) -> Result<Self, SessionError> {
+        let speculator = SpeculatorFile::open_if_one(path).map_err(|e| SessionError::load(path, e))?;
+        Ok(speculator.map_or(Self::Model(path), |file| Self::Speculator(Box::new(file))))
+    }
+
+    /// Checks that it is what this drafter needs.
+    ///
+    /// # Errors
+    /// If it is a speculator where a draft model is needed, or the other way round.
+    pub fn check(&self, drafter: Source) -> Result<(), SessionError> {
+        let (path, found) = match self {
+            Self::Model(path) => (*path, Source::Model),
+            Self::Speculator(file) => (file.path(), Source::Mlp),
+        };
+        // What is not there is said by whoever opens it.
+        match found == drafter || !path.exists() {
+            true => Ok(()),
+            false => Err(SessionError::OtherDraft {
+                path: path.to_owned(),
+                drafter,
+                found,
+            }),
+        }
     }
 }
 
 impl Draft {
-    /// Loads what is at `path` to draft for `target`, both named in `options`; a draft model gets a cache of so many positions.
+    /// Loads what is to draft for `target`, both named in `options`; a draft model gets a cache of so many positions.
     ///
     /// # Errors
     /// If it cannot be loaded or is not for this target, or a pass to measure costs fails; each names the file.
     pub fn load(
-        path: &Path,
+        file: DraftFile<'_>,
         target: &LoadedModel,
         options: &SessionOptions,
         kv_positions: Option<usize>,
         compute: &Arc<Compute>,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<Self, SessionError> {
-        match SpeculatorFile::is_one(path) {
-            true => Self::load_speculator(path, target, options, compute),
-            false => Self::load_model(path, target, options, kv_positions, compute, progress),
+        match file {
+            DraftFile::Speculator(file) => Self::load_speculator(*file, target, options, compute),
+            DraftFile::Model(path) => {
+                Self::load_model(path, target, options, kv_positions, compute, progress)
+            }
         }
     }
 

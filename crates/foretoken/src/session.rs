@@ -22,7 +22,7 @@ use foretoken_spec::{
     Cancel, ControlledDrafter, ControllerParams, CostModel, Drafter, Source, TargetModel, Token,
 };
 
-use crate::drafting::{Draft, corpus, costs};
+use crate::drafting::{Draft, DraftFile, corpus, costs};
 pub use error::SessionError;
 pub use options::{Drafting, KvSize, SessionOptions};
 
@@ -113,7 +113,11 @@ impl Session {
         progress: &mut dyn FnMut(Loading, u64, u64),
     ) -> Result<Self, SessionError> {
         // Before anything large is read.
-        options.drafting.check(options.draft_model.as_deref())?;
+        let draft_file = match (&options.draft_model, options.drafting) {
+            (None, _) | (_, Drafting::None) => None,
+            (Some(path), _) => Some(DraftFile::open(path)?),
+        };
+        options.drafting.check(draft_file.as_ref())?;
         let threads = options.threads.unwrap_or_else(available_threads);
         let compute = Arc::new(Compute::new(threads));
         let mut kv_positions = None;
@@ -145,10 +149,10 @@ impl Session {
             target: target.time,
             ..LoadReport::default()
         };
-        let draft = match &options.draft_model {
-            Some(path) if options.drafting != Drafting::None => {
+        let draft = match draft_file {
+            Some(file) => {
                 let draft = Draft::load(
-                    path,
+                    file,
                     &target,
                     options,
                     kv_positions,
@@ -158,7 +162,7 @@ impl Session {
                 load.draft = draft.load;
                 Some(draft)
             }
-            _ => None,
+            None => None,
         };
         let corpus = match options.corpus.is_empty() {
             true => None,

@@ -86,14 +86,6 @@ fn hex(hash: Sha256) -> String {
     digest.iter().take(6).map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Rows of a model's embedding matrix, padding included.
-pub fn embedding_rows(gguf: &Gguf) -> usize {
-    let tensor = gguf.tensor("token_embd.weight");
-    tensor
-        .and_then(|tensor| tensor.dims.get(1))
-        .map_or(0, |&rows| rows as usize)
-}
-
 /// The name that a model's file gives it, or the file's.
 pub fn name(path: &Path, gguf: &Gguf) -> String {
     let name = gguf.string("general.name").ok().flatten();

@@ -27,4 +27,4 @@ pub use speculator::{
     export_speculator, write_speculator,
 };
 pub use tokenizer::{Special, Tokenizer};
-pub use weights::PassCost;
+pub use weights::{PassCost, embedding_rows};

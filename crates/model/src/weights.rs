@@ -173,6 +173,12 @@ pub struct PassCost {
 /// The tensor of embeddings.
 pub(crate) const EMBEDDING: &str = "token_embd.weight";
 
+/// Rows of a model's embedding matrix, padding included; 0 if it has none.
+pub fn embedding_rows(gguf: &Gguf) -> usize {
+    let rows = gguf.tensor(EMBEDDING).and_then(|tensor| tensor.dims.get(1));
+    rows.map_or(0, |&rows| rows as usize)
+}
+
 /// The tensor that is multiplied with hidden states: the embeddings where there is none of its own.
 pub(crate) fn head_tensor(gguf: &Gguf) -> &'static str {
     match gguf.tensor("output.weight") {

@@ -161,17 +161,35 @@ mod tests {
     use crate::dataset::{DatasetMeta, DatasetWriter};
     use crate::shape::NetworkShape;
 
-    /// Tokens count rows in the order in which they lie on disk, which is not that of their sequences.
-    #[test]
-    fn rows_are_found_and_answers_held_out() {
-        let directory = tempfile::tempdir().unwrap();
+    fn writer(directory: &std::path::Path) -> DatasetWriter {
         let meta = DatasetMeta {
             target: "a target".to_owned(),
             recipe: String::new(),
             hidden_size: 1,
             labels: 1,
         };
-        let mut writer = DatasetWriter::open(directory.path(), meta).unwrap();
+        DatasetWriter::open(directory, meta).unwrap()
+    }
+
+    fn options(heads: usize, held_out: usize) -> TrainOptions {
+        let shape = NetworkShape {
+            hidden_size: 1,
+            inner_size: 2,
+            heads,
+            tied: true,
+            scale_input: false,
+        };
+        TrainOptions {
+            held_out,
+            ..TrainOptions::new(shape)
+        }
+    }
+
+    /// Tokens count rows in the order in which they lie on disk, which is not that of their sequences.
+    #[test]
+    fn rows_are_found_and_answers_held_out() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut writer = writer(directory.path());
         let mut token = 0;
         for (number, count, before_answer) in [(7, 3, 0), (2, 5, 1), (4, 2, 0), (9, 6, 2)] {
             let mut rows = Rows::default();
@@ -181,17 +199,7 @@ mod tests {
             }
             writer.push(number, before_answer, &rows).unwrap();
         }
-        let shape = NetworkShape {
-            hidden_size: 1,
-            inner_size: 2,
-            heads: 2,
-            tied: true,
-            scale_input: false,
-        };
-        let options = TrainOptions {
-            held_out: 3,
-            ..TrainOptions::new(shape)
-        };
+        let options = options(2, 3);
         let mut samples = Samples::new(Dataset::open(directory.path()).unwrap(), &options).unwrap();
         // By their numbers the first and the fourth of them are held out, their answers that is. The last two rows of each have no
         // two rows after them.
@@ -231,27 +239,11 @@ mod tests {
     #[test]
     fn each_epoch_has_every_row_once() {
         let directory = tempfile::tempdir().unwrap();
-        let meta = DatasetMeta {
-            target: "a target".to_owned(),
-            recipe: String::new(),
-            hidden_size: 1,
-            labels: 1,
-        };
-        let mut writer = DatasetWriter::open(directory.path(), meta).unwrap();
+        let mut writer = writer(directory.path());
         let mut rows = Rows::default();
         (0..9).for_each(|token| rows.push(token, &[0.0], [(token, 1.0)]));
         writer.push(0, 0, &rows).unwrap();
-        let shape = NetworkShape {
-            hidden_size: 1,
-            inner_size: 2,
-            heads: 1,
-            tied: true,
-            scale_input: false,
-        };
-        let options = TrainOptions {
-            held_out: 0,
-            ..TrainOptions::new(shape)
-        };
+        let options = options(1, 0);
         let mut samples = Samples::new(Dataset::open(directory.path()).unwrap(), &options).unwrap();
         let mut epoch = samples.of_step(1, 8);
         assert_ne!(epoch, samples.of_step(2, 8));

@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 
+use foretoken_spec::drafters::embedding_weight;
 use serde::{Deserialize, Serialize};
 
 /// Sizes and form of a speculator.
@@ -22,9 +23,7 @@ pub struct NetworkShape {
 impl NetworkShape {
     /// What the embedding's part of a head's sum is multiplied by.
     pub(crate) fn alpha(&self) -> f32 {
-        let state = 0.5f64.powf(0.5 / self.heads as f64);
-        let embedding = ((1.0 - state * state) * (self.inner_size as f64 / 2.0)).sqrt();
-        (embedding / state) as f32
+        embedding_weight(self.heads, self.inner_size)
     }
 
     /// Length of the state that head `head` reads.

@@ -133,8 +133,6 @@ pub enum TrainError {
 pub struct StepReport {
     /// Steps so far, this one among them.
     pub step: u64,
-    /// How often the training rows have been gone through.
-    pub epochs: f64,
     /// Sum of the heads' losses, nats.
     pub loss: f64,
     /// Mean loss of each head.
@@ -326,7 +324,6 @@ impl<'a> Trainer<'a> {
         self.step += 1;
         Ok(StepReport {
             step: self.step,
-            epochs: self.step as f64 * self.options.batch as f64 / self.samples.training.len() as f64,
             loss,
             head_losses,
             learning_rate,

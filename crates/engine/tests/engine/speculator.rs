@@ -8,7 +8,7 @@ use foretoken_spec::drafters::SpeculatorDrafter;
 use foretoken_spec::testing::{ScriptedModel, ScriptedNetwork, open_params};
 use foretoken_spec::{
     ControlledDrafter, ControllerParams, CostModel, CostPoint, CostlyDrafter, CostlyKind, DraftError,
-    Drafter, Needs, Request, SequenceId, Source, Token,
+    Drafter, Needs, Node, Request, SequenceId, Source, Token,
 };
 
 use crate::common::{Answer, answer, engine, finish, finish_after, fixed, greedy, reference, request};
@@ -73,11 +73,62 @@ fn after_drafts_that_are_partly_right() {
         let asked = request(&prompt(2, 9), 80, open_params(1.0), seed);
         let network = ScriptedNetwork::new(model.blurred(seed, 1.0), HEADS);
         let blurred = SpeculatorDrafter::new(network, VOCAB, Vec::new());
-        let mut unsure = engine(&model, Some(Box::new(Watched(blurred))), fixed(k));
+        let text = [asked.prompt.clone(), reference(&model, &asked)].concat();
+        let both = Beside(Watched(blurred), text);
+        let mut unsure = engine(&model, Some(Box::new(both)), trees(8 + k));
         let got = answer(&mut unsure, asked.clone());
         assert_eq!(got.ids(), reference(&model, &asked));
         let spec = &got.stats.speculation;
         assert!(spec.accepted > 0 && spec.accepted < spec.drafted, "{spec:?}");
+        for source in [Source::Mlp, Source::Suffix] {
+            assert!(spec.by_source[&source].accepted > 0, "{spec:?}");
+        }
+    }
+}
+
+/// Trees of up to so many nodes.
+fn trees(max: usize) -> EngineOptions {
+    EngineOptions {
+        policy: DraftPolicy {
+            max,
+            ..DraftPolicy::default()
+        },
+        ..EngineOptions::default()
+    }
+}
+
+/// Another drafter before this one, which knows the text and proposes its next tokens: every other round these, and else others.
+struct Beside<D>(D, Vec<Token>);
+
+impl<D: Drafter> Drafter for Beside<D> {
+    fn name(&self) -> &str {
+        "beside"
+    }
+    fn needs(&self) -> Needs {
+        self.0.needs()
+    }
+    fn begin(&mut self, sequence: SequenceId, prompt: &[Token]) -> Result<(), DraftError> {
+        self.0.begin(sequence, prompt)
+    }
+    fn draft(&mut self, requests: &mut [Request<'_>]) -> Result<(), DraftError> {
+        for request in requests.iter_mut() {
+            let at = request.tokens.len();
+            let room = request.position_limit.saturating_sub(at).min(2);
+            let mut parent = None;
+            for &token in self.1[at..].iter().take(room) {
+                parent = Some(request.tree.push(Node {
+                    token: (token + at as Token % 2) % VOCAB as Token,
+                    parent,
+                    confidence: 0.5,
+                    source: Source::Suffix,
+                    rank: 0,
+                }));
+            }
+        }
+        self.0.draft(requests)
+    }
+    fn end(&mut self, sequence: SequenceId) {
+        self.0.end(sequence);
     }
 }
 
@@ -115,19 +166,11 @@ fn after_trees() {
     let model = model();
     for max in [1, 2, 4, 7, 15] {
         for (temperature, key) in [(0.0, 0), (0.7, 1), (1.3, 2)] {
-            let policy = DraftPolicy {
-                max,
-                ..DraftPolicy::default()
-            };
-            let options = EngineOptions {
-                policy,
-                ..EngineOptions::default()
-            };
             let asked = request(&prompt(3, 12), 60, open_params(temperature), key);
             let network = ScriptedNetwork::new(model.blurred(4, 0.7), HEADS);
             let drafter = SpeculatorDrafter::new(network, VOCAB, Vec::new());
-            let mut trees = engine(&model, Some(Box::new(Watched(drafter))), options);
-            let got = answer(&mut trees, asked.clone());
+            let mut grown = engine(&model, Some(Box::new(Watched(drafter))), trees(max));
+            let got = answer(&mut grown, asked.clone());
             assert_eq!(got.ids(), reference(&model, &asked));
             assert!(got.stats.speculation.accepted > 0);
         }

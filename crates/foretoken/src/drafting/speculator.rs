@@ -1,6 +1,5 @@
 //! A speculator: a small network that goes on from the target's hidden states.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -23,14 +22,13 @@ pub(super) struct DraftSpeculator {
 impl Draft {
     /// As [`load`](Self::load), of a speculator.
     pub(super) fn load_speculator(
-        path: &Path,
+        file: SpeculatorFile,
         target: &LoadedModel,
         options: &SessionOptions,
         compute: &Arc<Compute>,
     ) -> Result<Self, SessionError> {
         let start = Instant::now();
-        let at = |source| SessionError::load(path, source);
-        let file = SpeculatorFile::open(path).map_err(at)?;
+        let path = file.path().to_owned();
         let info = target.model.info();
         let (vocabulary, learned) = match &file.info().draft_vocabulary {
             Some(_) => (None, None),
@@ -44,10 +42,10 @@ impl Draft {
             compute.clone(),
             vocabulary.as_deref(),
         )
-        .map_err(at)?;
+        .map_err(|source| SessionError::load(&path, source))?;
         let load = start.elapsed();
         let cost = step_costs(&mut network).map_err(|source| SessionError::Costs {
-            path: path.to_owned(),
+            path: path.clone(),
             source,
         })?;
         let known = &network.info().acceptance;
@@ -63,7 +61,7 @@ impl Draft {
                 .expect("the tokens that its heads were loaded for");
         }
         Ok(Self {
-            path: path.to_owned(),
+            path,
             network: Network::Speculator(DraftSpeculator {
                 drafter: Shared::new(drafter, Source::Mlp, note),
                 acceptance,

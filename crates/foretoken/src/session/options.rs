@@ -1,6 +1,6 @@
 //! What a session is loaded by.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
 use foretoken_engine::DraftPolicy;
@@ -8,7 +8,7 @@ use foretoken_model::Config;
 use foretoken_spec::{ControllerParams, Source};
 
 use super::SessionError;
-use crate::drafting::check_kind;
+use crate::drafting::DraftFile;
 use crate::vocabulary::DEFAULT_DRAFT_VOCAB;
 
 /// Where drafts may come from.
@@ -40,11 +40,11 @@ impl Drafting {
     }
 
     /// Checks that the draft file is of the kind that was chosen.
-    pub(super) fn check(self, draft: Option<&Path>) -> Result<(), SessionError> {
+    pub(super) fn check(self, draft: Option<&DraftFile<'_>>) -> Result<(), SessionError> {
         match (self.network(), draft) {
             (None, _) => Ok(()),
             (Some(drafter), None) => Err(SessionError::NoDraft { drafter }),
-            (Some(drafter), Some(path)) => check_kind(path, drafter),
+            (Some(drafter), Some(file)) => file.check(drafter),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, bail};
-use foretoken::model::{SpeculatorConfig, SpeculatorInfo, SpeculatorTensor};
+use foretoken::model::{SpeculatorConfig, SpeculatorInfo, SpeculatorTensor, embedding_rows};
 use foretoken::spec::TargetModel;
 use foretoken::train::{Dataset, HeadReport, Init, NetworkShape, Tables, TrainOptions, Trainer};
 use foretoken::{LoadedModel, Token, draft_vocabulary, training};
@@ -102,7 +102,7 @@ pub(super) fn learn(job: &Job<'_>, target: &LoadedModel, sequences: u32) -> anyh
     let tensors = tensors.map(|(name, dims, values)| SpeculatorTensor { name, dims, values });
     let info = SpeculatorInfo {
         config: SpeculatorConfig {
-            vocab_size: training::embedding_rows(&target.gguf),
+            vocab_size: embedding_rows(&target.gguf),
             hidden_size: d,
             inner_size: shape.inner_size,
             heads: shape.heads,

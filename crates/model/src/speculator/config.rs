@@ -3,6 +3,7 @@
 //! Not here: tensors (`layout`).
 use foretoken_gguf::{Array, Error, Gguf, Value, Writer};
 use foretoken_spec::Token;
+use foretoken_spec::drafters::embedding_weight;
 use serde_json::{Map, Value as Json, json};
 
 /// The value of `general.architecture`, and the prefix of keys.
@@ -37,12 +38,9 @@ pub struct SpeculatorConfig {
 }
 
 impl SpeculatorConfig {
-    /// α, what the token's embedding is multiplied with beside the state: the state keeps half of its weight over all heads
-    /// that the speculator was trained with, however many of them are used.
+    /// α, what the token's embedding is multiplied with beside the state.
     pub fn embedding_weight(&self) -> f32 {
-        let state = 0.5f64.powf(0.5 / self.heads as f64);
-        let token = ((1.0 - state * state) * (self.inner_size as f64 / 2.0)).sqrt();
-        (token / state) as f32
+        embedding_weight(self.heads, self.inner_size)
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! The tables are as large as the target's own. They are made and written some rows at a time, which is why the file is not left to the
 //! `safetensors` crate: that takes tensors whole.
+use super::file::check_weights;
 use super::layout::Part;
 use super::shards::{WHOLE, error};
 use super::{SpeculatorInfo, SpeculatorTensor};
@@ -38,7 +39,8 @@ enum Values<'a> {
 /// `progress(done, total)` is told weights.
 ///
 /// # Errors
-/// If it is not factored, a tensor is missing or of another size than the target's, or a file cannot be written.
+/// If it is not factored, a tensor is missing or of another size than the target's, a weight or product is none that F16 can hold, or
+/// a file cannot be written.
 pub fn export_speculator(
     directory: &Path,
     info: &SpeculatorInfo,
@@ -58,21 +60,22 @@ pub fn export_speculator(
     let exported = exported(info, tensors, compute)?;
     let at = |source: io::Error| error(directory, source.to_string());
     fs::create_dir_all(directory).map_err(at)?;
-    let config = serde_json::to_string_pretty(&info.to_json()).expect("plain fields");
-    fs::write(directory.join("config.json"), config).map_err(at)?;
     let partial = directory.join(format!("{WHOLE}.partial"));
-    let written = File::create(&partial).and_then(|file| {
+    let written = File::create(&partial).map_err(at).and_then(|file| {
         let mut out = BufWriter::with_capacity(1 << 20, file);
-        write_header(&mut out, &exported)?;
-        write_tensors(&mut out, &exported, target, compute, progress)?;
-        out.flush()?;
-        fs::rename(&partial, directory.join(WHOLE))
+        write_header(&mut out, &exported).map_err(at)?;
+        write_tensors(&mut out, &at, &exported, target, compute, progress)?;
+        out.flush().map_err(at)?;
+        fs::rename(&partial, directory.join(WHOLE)).map_err(at)
     });
-    written.map_err(|source| {
+    if written.is_err() {
         // Best effort: the error that counts is the one at hand.
         let _ = fs::remove_file(&partial);
-        at(source)
-    })
+        return written;
+    }
+    // Last: with it the directory is a speculator.
+    let config = serde_json::to_string_pretty(&info.to_json()).expect("plain fields");
+    fs::write(directory.join("config.json"), config).map_err(at)
 }
 
 /// What the file is to hold, in the order of its bytes.
@@ -149,21 +152,23 @@ fn write_header(out: &mut dyn Write, tensors: &[Exported<'_>]) -> io::Result<()>
 
 fn write_tensors(
     out: &mut dyn Write,
+    at: &dyn Fn(io::Error) -> LoadError,
     tensors: &[Exported<'_>],
     target: &CpuModel,
     compute: &Compute,
     progress: &mut dyn FnMut(u64, u64),
-) -> io::Result<()> {
+) -> Result<(), LoadError> {
     let weights = |tensor: &Exported<'_>| tensor.dims.iter().product::<usize>() as u64;
     let total = tensors.iter().map(weights).sum();
     let mut done = 0;
-    let mut put = |values: &[f32]| {
+    let mut put = |name: &str, values: &[f32]| {
+        check_weights(name, values)?;
         for &value in values {
-            out.write_all(&f16::from_f32(value).to_le_bytes())?;
+            out.write_all(&f16::from_f32(value).to_le_bytes()).map_err(at)?;
         }
         done += values.len() as u64;
         progress(done, total);
-        Ok::<_, io::Error>(())
+        Ok::<_, LoadError>(())
     };
     let (known, hidden) = (target.config().vocab_size, target.config().hidden_size);
     let mut scratch = Scratch::default();
@@ -188,12 +193,12 @@ fn write_tensors(
                     count,
                     &mut [Product { matrix, out }],
                 );
-                put(&product)?;
+                put(&tensor.name, &product)?;
             }
-            Ok::<_, io::Error>(())
+            Ok::<_, LoadError>(())
         };
         match &tensor.values {
-            Values::Whole(values) => put(values)?,
+            Values::Whole(values) => put(&tensor.name, values)?,
             Values::Embedding(matrix) => table(matrix, &|token, out| target.embedding_row(token, out))?,
             Values::Head(matrix) => table(matrix, &|token, out| target.head_row(token, out))?,
         }

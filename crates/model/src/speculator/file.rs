@@ -52,14 +52,33 @@ impl SpeculatorFile {
         }
     }
 
+    /// Opens it if it [is one](Self::is_one); `None` is something else, or nothing.
+    ///
+    /// # Errors
+    /// As [`open`](Self::open).
+    pub fn open_if_one(path: impl AsRef<Path>) -> Result<Option<Self>, LoadError> {
+        let path = path.as_ref();
+        if path.join("config.json").is_file() {
+            return Self::open_directory(path).map(Some);
+        }
+        match path.is_file().then(|| Gguf::open(path)) {
+            Some(Ok(gguf)) if is_speculator(&gguf) => Self::from_gguf(path, gguf).map(Some),
+            _ => Ok(None),
+        }
+    }
+
     fn open_gguf(path: &Path) -> Result<Self, LoadError> {
         let gguf = Gguf::open(path)?;
-        if !is_speculator(&gguf) {
-            return Err(LoadError::Architecture {
+        match is_speculator(&gguf) {
+            true => Self::from_gguf(path, gguf),
+            false => Err(LoadError::Architecture {
                 found: gguf.require_string("general.architecture")?.to_owned(),
                 known: ARCHITECTURE.to_owned(),
-            });
+            }),
         }
+    }
+
+    fn from_gguf(path: &Path, gguf: Gguf) -> Result<Self, LoadError> {
         let info = SpeculatorInfo::from_gguf(&gguf)?;
         let tensors = info.stored();
         let mut known = Vec::with_capacity(tensors.len());

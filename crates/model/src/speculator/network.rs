@@ -3,7 +3,7 @@ use super::layout::Part;
 use super::shards::error;
 use super::{SpeculatorFile, SpeculatorInfo};
 use crate::cpu::check_head_tokens;
-use crate::weights::{EMBEDDING, Loader, head_tensor};
+use crate::weights::{Loader, embedding_rows, head_tensor};
 use crate::{CpuModel, LoadError};
 use foretoken_gguf::Gguf;
 use foretoken_kernels::vector::rms_norm;
@@ -150,17 +150,6 @@ impl Speculator {
     pub fn draft_vocabulary(&self) -> Option<&[Token]> {
         self.draft_vocabulary.as_deref()
     }
-
-    /// Bytes of weights that a step of each head reads: what a draft of all heads costs, about.
-    pub fn step_bytes(&self) -> Vec<u64> {
-        let bytes = |matrix: &Matrix| matrix.packed_bytes() as u64;
-        let of_head = |head: &Head| {
-            let own = bytes(&head.projection) + bytes(&head.head);
-            // A row of an embedding is looked up; a factor is multiplied with.
-            own + (self.target.as_ref()).map_or(0, |target| bytes(&head.embedding) + bytes(&target.head))
-        };
-        self.heads.iter().map(of_head).collect()
-    }
 }
 
 impl Target {
@@ -203,10 +192,7 @@ fn check_target(file: &SpeculatorFile, gguf: &Gguf, target: &CpuModel) -> Result
         return Err(error(file.path(), problem));
     }
     // Padding counts: it is the size of the matrix that the speculator was trained beside.
-    let rows = gguf
-        .tensor(EMBEDDING)
-        .and_then(|tensor| tensor.dims.get(1).copied());
-    let rows = rows.map_or(0, |rows| rows as usize);
+    let rows = embedding_rows(gguf);
     if made_for.vocab_size != rows {
         let problem = format!(
             "was made for a vocabulary of {}; the target's embeddings have {rows} rows",

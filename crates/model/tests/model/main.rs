@@ -5,5 +5,6 @@ mod invariance;
 mod llamacpp;
 mod loading;
 mod speculator;
+mod speculator_files;
 mod speculator_refusals;
 mod support;

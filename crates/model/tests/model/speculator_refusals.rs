@@ -298,6 +298,8 @@ fn gguf_files_that_are_no_speculators_are_refused() {
     let model = TinyFile::new(&target());
     assert!(!SpeculatorFile::is_one(&model.file));
     assert!(!SpeculatorFile::is_one("/nowhere"));
+    assert!(SpeculatorFile::open_if_one(&model.file).unwrap().is_none());
+    assert!(SpeculatorFile::open_if_one("/nowhere").unwrap().is_none());
     refused(
         &model.file,
         "architecture \"llama\" is not supported; known: mlp-speculator",
@@ -305,6 +307,7 @@ fn gguf_files_that_are_no_speculators_are_refused() {
     let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
     write_speculator(&path, &CASE.info(), &CASE.gguf_tensors(), SpeculatorType::Q8_0).unwrap();
     let good = Gguf::open(&path).unwrap();
+    assert!(SpeculatorFile::open_if_one(&path).unwrap().is_some());
     load(&path, &target()).expect("it is whole");
     let other = tempfile::NamedTempFile::new().unwrap().into_temp_path();
     let change = |key: &str, value: Option<Value>, why: &str| {
